@@ -2,14 +2,15 @@
 
 #include <algorithm>
 #include <cstdio>
-#include <thread>
 #include <utility>
 
 #include "CLI/CLI.hpp"
 #include "absl/strings/str_cat.h"
+#include "common/base/control_groups.h"
 #include "common/base/exit_code.h"
 #include "common/base/flags.h"
 #include "common/base/status_macros.h"
+#include "common/spec/vector_width.h"
 #include "gpu_worker/profile/kept_profile.h"
 #include "gpu_worker/profile/profile_file.h"
 
@@ -74,8 +75,19 @@ void WorkerFlags::AddTo(CLI::App& command) {
   command.add_option("--threads", threads, "Threads that compute in each worker. Default: cores / workers")
       ->type_name("N")
       ->check(CLI::Range(1, 1024));
+  AddVectorsTo(command, vectors);
   AddHostMemoryTo(command, host_memory_bytes);
   AddProfileTo(command, profile);
+}
+
+void AddVectorsTo(CLI::App& command, std::string& vectors) {
+  command
+      .add_option("--vectors", vectors,
+                  "The widest vector instructions that the cpu device uses: widest (the processor's), avx512 or avx2. "
+                  "Processors held to the same are one device model, and give the same bits")
+      ->type_name("WIDTH")
+      ->capture_default_str()
+      ->check(CLI::IsMember(std::vector<std::string>(kVectorWidths.begin(), kVectorWidths.end())));
 }
 
 void AddHostMemoryTo(CLI::App& command, int64_t& host_memory_bytes) {
@@ -92,8 +104,8 @@ void AddProfileTo(CLI::App& command, std::string& profile) {
       .add_option(
           "--profile", profile,
           "What plans are made from: a file that `eps profile` has measured, or \"nominal\" for figures of an "
-          "ordinary machine. Default: what `eps profile` has kept of this machine, device and number of threads; "
-          "else nominal")
+          "ordinary machine. Default: what `eps profile` has kept of this machine, device, number of threads and "
+          "vectors; else nominal")
       ->type_name("FILE");
 }
 
@@ -117,17 +129,17 @@ void WorkerFlags::SetDefaultMemory(const MemoryRoom& room, int num_workers) {
 WorkerFlags WorkerFlags::ForOneMore(const MemoryRoom& room, int others) const {
   WorkerFlags more = *this;
   more.workers = std::max(workers, others + 1);
-  if (threads == 0) more.threads = std::max(1, static_cast<int>(std::thread::hardware_concurrency()) / (others + 1));
+  if (threads == 0) more.threads = std::max(1, UsableCores() / (others + 1));
   if (memory_is_default && device == "cpu") {
     more.device_memory_bytes = std::min(device_memory_bytes, DefaultDeviceMemoryBytes(room, /*workers=*/1));
   }
-  if (profile_is_default) more.profile = worker::ChooseProfile("", device, more.threads);
+  if (profile_is_default) more.profile = worker::ChooseProfile("", device, more.threads, vectors);
   return more;
 }
 
 void WorkerFlags::SetDefaultProfile(int threads_per_worker) {
   profile_is_default = profile.empty();
-  profile = worker::ChooseProfile(profile, device, threads_per_worker);
+  profile = worker::ChooseProfile(profile, device, threads_per_worker, vectors);
 }
 
 std::vector<std::string> WorkerFlags::ToArguments(const std::string& address, int default_threads, int turn) const {
@@ -141,6 +153,7 @@ std::vector<std::string> WorkerFlags::ToArguments(const std::string& address, in
     arguments.insert(arguments.end(), {"--host-workers", absl::StrCat(workers), "--host-turn", absl::StrCat(turn)});
   }
   if (host_memory_bytes > 0) arguments.insert(arguments.end(), {"--host-memory", absl::StrCat(host_memory_bytes)});
+  if (vectors != kWidestVectors) arguments.insert(arguments.end(), {"--vectors", vectors});
   if (!profile.empty()) arguments.insert(arguments.end(), {"--profile", profile});
   return arguments;
 }

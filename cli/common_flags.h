@@ -10,6 +10,7 @@
 #include "absl/status/statusor.h"
 #include "common/base/memory_room.h"
 #include "common/spec/run_config.h"
+#include "common/spec/vector_width.h"
 #include "gpu_worker/plan/profile.h"
 
 namespace CLI {
@@ -42,6 +43,7 @@ struct WorkerFlags {
   int64_t device_memory_bytes = 0;  // 0: not given
   int64_t host_memory_bytes = 0;    // of each worker, for activations; 0: not given
   int threads = 0;                  // 0: not given
+  std::string vectors = kWidestVectors;  // of kVectorWidths
   std::string profile;              // what --profile says, or by SetDefaultProfile what it stands for
   int workers = 1;                  // that compute with these; set by SetDefaultMemory
   bool memory_is_default = false;   // set by SetDefaultMemory
@@ -64,6 +66,7 @@ struct WorkerFlags {
 };
 
 void AddHostMemoryTo(CLI::App& command, int64_t& host_memory_bytes);
+void AddVectorsTo(CLI::App& command, std::string& vectors);
 void AddProfileTo(CLI::App& command, std::string& profile);
 // What worker::ChooseProfile has chosen: kNominalProfile, or a file.
 // Errors: ReadProfile's · INVALID_ARGUMENT of another kind of device

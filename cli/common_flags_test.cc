@@ -4,11 +4,11 @@
 #include <cstdint>
 #include <cstdlib>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "CLI/CLI.hpp"
 #include "absl/status/status.h"
+#include "common/base/control_groups.h"
 #include "common/base/exit_code.h"
 #include "common/base/memory_room.h"
 #include "common/testing/status_matchers.h"
@@ -52,6 +52,9 @@ TEST(WorkerFlagsTest, AGivenCapIsLeftAloneAndAGpuIsSharedByItsWorkers) {
   EXPECT_THAT(capped.ToArguments("h:1", 4, 0),
               ElementsAre("--connect", "h:1", "--device", "cuda", "--threads", "4", "--device-memory", "7",
                           "--host-workers", "3", "--host-turn", "0"));
+  WorkerFlags narrow = {.vectors = "avx2"};
+  EXPECT_THAT(narrow.ToArguments("h:1", 4, 0),
+              ElementsAre("--connect", "h:1", "--device", "cpu", "--threads", "4", "--vectors", "avx2"));
   WorkerFlags unknown;
   unknown.SetDefaultMemory(MemoryRoom(), 3);
   EXPECT_EQ(unknown.device_memory_bytes, 0);
@@ -61,7 +64,7 @@ TEST(WorkerFlagsTest, OneMoreHasWhatIsLeft) {
   WorkerFlags flags;
   flags.SetDefaultMemory(kRoom, 1);
   EXPECT_EQ(flags.device_memory_bytes, 6 * kGib);
-  const int cores = static_cast<int>(std::thread::hardware_concurrency());
+  const int cores = UsableCores();
   WorkerFlags more = flags.ForOneMore({.total_bytes = 16 * kGib, .available_bytes = 4 * kGib}, 2);
   EXPECT_EQ(more.device_memory_bytes, 2 * kGib);
   EXPECT_EQ(more.threads, std::max(1, cores / 3));

@@ -10,9 +10,10 @@
 
 namespace eps::cli {
 
-absl::Status ProbeDevice(const std::string& device) {
+absl::Status ProbeDevice(const std::string& device, const std::string& vectors) {
   EPS_ASSIGN_OR_RETURN(const std::string programs, ProgramFolder());
-  EPS_ASSIGN_OR_RETURN(const ProgramEnd end, RunProgram(programs + "/gpu_worker", {"--device", device, "--probe"}));
+  EPS_ASSIGN_OR_RETURN(const ProgramEnd end,
+                       RunProgram(programs + "/gpu_worker", {"--device", device, "--vectors", vectors, "--probe"}));
   if (end.exit_code == kExitDone) return absl::OkStatus();
   return absl::InvalidArgumentError(end.last_words);
 }

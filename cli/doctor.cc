@@ -55,7 +55,7 @@ absl::StatusOr<std::vector<Finding>> CheckRunOfFlags(const DoctorFlags& flags, c
   EPS_ASSIGN_OR_RETURN(RunConfig run, flags.run.Load());
   WorkerFlags worker = flags.worker;
   const bool given = worker.device_memory_bytes > 0;
-  const int threads = worker.threads > 0 ? worker.threads : std::max(1, machine.Cores() / flags.workers);
+  const int threads = worker.threads > 0 ? worker.threads : std::max(1, UsableCores(machine) / flags.workers);
   worker.SetDefaultMemory(FindMemoryRoom(machine), flags.workers);
   worker.SetDefaultProfile(threads);
   std::vector<Finding> findings;
@@ -167,7 +167,7 @@ void AddDoctor(CLI::App& app, int* exit_code) {
       ->check(CLI::Range(1, 4096))
       ->capture_default_str();
   flags->worker.AddTo(*command);
-  for (const char* of_run : {"--device", "--device-memory", "--host-memory", "--threads", "--profile"}) {
+  for (const char* of_run : {"--device", "--device-memory", "--host-memory", "--threads", "--vectors", "--profile"}) {
     command->get_option(of_run)->needs(run);
   }
   command->add_flag("--no-measuring", flags->no_measuring, "Leaves out the speed of disk and memory (about 2 s)");

@@ -31,6 +31,7 @@
 #include "common/base/flags.h"
 #include "common/base/status_macros.h"
 #include "common/model/model_spec.h"
+#include "common/spec/vector_width.h"
 #include "common/telemetry/trace_file.h"
 #include "eps_server/memory/daemon_memory.h"
 #include "gpu_worker/plan/relay_plan.h"
@@ -47,6 +48,7 @@ struct PlanFlags {
   int workers = 1;
   int64_t host_memory_bytes = 0;  // 0: not given
   std::string model;              // in place of a RunSpec
+  std::string vectors = kWidestVectors;
   std::string profile, timeline, cap_curve;
   bool explain = false;
   bool json = false;
@@ -274,6 +276,7 @@ absl::Status RunPlan(const PlanFlags& flags) {
                                     .host_memory_bytes = flags.host_memory_bytes,
                                     .threads = flags.threads,
                                     .profile = flags.profile,
+                                    .vectors = flags.vectors,
                                     .workers = flags.workers};
   EPS_ASSIGN_OR_RETURN(const WholePlan plan, MakeWholePlan(request));
   std::optional<PlanExplanation> explanation;
@@ -325,6 +328,7 @@ void AddPlan(CLI::App& app, int* exit_code) {
       ->capture_default_str()
       ->check(CLI::Range(1, 4096));
   AddHostMemoryTo(*command, flags->host_memory_bytes);
+  AddVectorsTo(*command, flags->vectors);
   AddProfileTo(*command, flags->profile);
   command
       ->add_option("--timeline", flags->timeline,

@@ -15,6 +15,7 @@
 #include "common/model/model_spec.h"
 #include "common/samples/sample_source.h"
 #include "common/samples/tokenizer_of_ids.h"
+#include "common/spec/vector_width.h"
 #include "common/tokenizer/tokenizer.h"
 #include "eps_server/memory/daemon_memory.h"
 #include "gpu_worker/device_sizes.h"
@@ -23,9 +24,9 @@
 namespace eps::cli {
 namespace {
 
-absl::Status CheckDevice(const std::string& device) {
-  if (device == "cpu") return absl::OkStatus();  // always there
-  return ProbeDevice(device);
+absl::Status CheckDevice(const WorkerFlags& worker) {
+  if (worker.device == "cpu" && worker.vectors == kWidestVectors) return absl::OkStatus();  // always there
+  return ProbeDevice(worker.device, worker.vectors);
 }
 
 absl::Status CheckFolder(const Preflight& preflight) {
@@ -96,7 +97,7 @@ absl::StatusOr<RunConfig> LoadRunToTrain(const Preflight& preflight) {
 }
 
 absl::StatusOr<RunOutline> CheckBeforeTraining(const Preflight& preflight) {
-  EPS_RETURN_IF_ERROR(CheckDevice(preflight.worker.device));
+  EPS_RETURN_IF_ERROR(CheckDevice(preflight.worker));
   EPS_ASSIGN_OR_RETURN(const RunConfig run, LoadRunToTrain(preflight));
   EPS_RETURN_IF_ERROR(CheckFolder(preflight));
   RunOutline outline = {.steps = run.steps,

@@ -1,11 +1,9 @@
 // eps profile: measures this machine, as plans need it.
 
-#include <algorithm>
 #include <cstddef>
 #include <cstdio>
 #include <memory>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "CLI/CLI.hpp"
@@ -15,10 +13,12 @@
 #include "cli/command.h"
 #include "cli/common_flags.h"
 #include "cli/progress.h"
+#include "common/base/control_groups.h"
 #include "common/base/exit_code.h"
 #include "common/base/file_util.h"
 #include "common/base/flags.h"
 #include "common/base/status_macros.h"
+#include "common/spec/vector_width.h"
 #include "gpu_worker/profile/kept_profile.h"
 #include "gpu_worker/profile/profile_file.h"
 
@@ -29,6 +29,7 @@ struct ProfileFlags {
   RunFlags run;
   std::string device = "cpu";
   int threads = 0;  // 0: not given
+  std::string vectors = kWidestVectors;
   std::string out;  // "": kept where plans find it
 };
 
@@ -62,9 +63,8 @@ void Print(const worker::Profile& profile) {
 
 absl::Status RunProfile(const ProfileFlags& flags) {
   EPS_RETURN_IF_ERROR(flags.run.Load().status());
-  const int threads =
-      flags.threads > 0 ? flags.threads : std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
-  const std::string out = flags.out.empty() ? worker::KeptProfilePath(flags.device, threads) : flags.out;
+  const int threads = flags.threads > 0 ? flags.threads : UsableCores();
+  const std::string out = flags.out.empty() ? worker::KeptProfilePath(flags.device, threads, flags.vectors) : flags.out;
   if (out.empty()) {
     return absl::FailedPreconditionError("neither XDG_CACHE_HOME nor HOME says where to keep it: give --out FILE");
   }
@@ -72,8 +72,8 @@ absl::Status RunProfile(const ProfileFlags& flags) {
   EPS_RETURN_IF_ERROR(MakeDirs(DirName(out)));
   EPS_RETURN_IF_ERROR_WITH(CheckReplaceable(out), flags.out.empty() ? "where it is kept" : "--out");
   EPS_ASSIGN_OR_RETURN(const std::string programs, ProgramFolder());
-  std::vector<std::string> arguments = {"--measure", flags.run.run, "--profile", out,
-                                        "--device",  flags.device,  "--threads", absl::StrCat(threads)};
+  std::vector<std::string> arguments = {"--measure",  flags.run.run, "--profile",           out,         "--device",
+                                        flags.device, "--threads",   absl::StrCat(threads), "--vectors", flags.vectors};
   for (const std::string& field : flags.run.set) arguments.insert(arguments.end(), {"--set", field});
   std::fprintf(stderr, "eps: measuring %s with the layers of %s; nothing else should run for some seconds\n",
                flags.device.c_str(), flags.run.run.c_str());
@@ -104,6 +104,7 @@ void AddProfile(CLI::App& app, int* exit_code) {
   command->add_option("--threads", flags->threads, "Threads that compute, as the workers will have. Default: the cores")
       ->type_name("N")
       ->check(CLI::Range(1, 1024));
+  AddVectorsTo(*command, flags->vectors);
   command
       ->add_option("--out", flags->out,
                    "Writes it there, for --profile. Default: it is kept where plans and workers look for it, below "

@@ -5,18 +5,17 @@
 #include <string.h>
 #include <sys/wait.h>
 
-#include <algorithm>
 #include <chrono>
 #include <filesystem>
 #include <optional>
 #include <system_error>
-#include <thread>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "common/base/byte_size.h"
+#include "common/base/control_groups.h"
 #include "common/base/exit_code.h"
 #include "common/base/file_util.h"
 #include "common/base/status_macros.h"
@@ -62,7 +61,7 @@ class CallEvents {
 absl::StatusOr<std::unique_ptr<SamplingServer>> SamplingServer::Start(const std::string& checkpoint,
                                                                       int64_t text_tokens, const WorkerFlags& flags,
                                                                       SignalQueue& signals) {
-  const int threads = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
+  const int threads = UsableCores();
   EPS_RETURN_IF_ERROR(CheckThreadRoom(RunThreads(1, threads)));
   auto server = std::unique_ptr<SamplingServer>(new SamplingServer(signals));
   EPS_ASSIGN_OR_RETURN(const std::string programs, ProgramFolder());

@@ -20,6 +20,7 @@
 #include "cli/progress.h"
 #include "cli/signal_queue.h"
 #include "cli/token_view.h"
+#include "common/base/control_groups.h"
 #include "common/base/exit_code.h"
 #include "common/base/flags.h"
 #include "common/base/status_macros.h"
@@ -105,7 +106,7 @@ TokenizeOptions ToOptions(const TokenizeFlags& flags) {
   options.specials = flags.specials == "as-tokens" ? Tokenizer::Specials::kAsTokens : Tokenizer::Specials::kAsText;
   options.bos = TokenFlag(flags.bos);
   options.eos = TokenFlag(flags.eos);
-  if (options.threads == 0) options.threads = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+  if (options.threads == 0) options.threads = UsableCores();
   return options;
 }
 

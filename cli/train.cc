@@ -11,7 +11,6 @@
 #include <optional>
 #include <string>
 #include <system_error>
-#include <thread>
 #include <utility>
 #include <vector>
 
@@ -34,6 +33,7 @@
 #include "cli/timeline_svg.h"
 #include "cli/trace_files.h"
 #include "cli/whole_plan.h"
+#include "common/base/control_groups.h"
 #include "common/base/exit_code.h"
 #include "common/base/file_util.h"
 #include "common/base/flags.h"
@@ -67,7 +67,7 @@ struct TrainFlags {
 
   int ThreadsPerWorker() const {
     if (worker.threads > 0) return worker.threads;
-    return std::max(1, static_cast<int>(std::thread::hardware_concurrency()) / workers);
+    return std::max(1, UsableCores() / workers);
   }
   std::vector<std::string> DaemonArguments() const {
     std::vector<std::string> arguments;

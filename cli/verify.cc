@@ -15,7 +15,6 @@
 #include <set>
 #include <string>
 #include <system_error>
-#include <thread>
 #include <utility>
 #include <vector>
 
@@ -35,6 +34,7 @@
 #include "cli/verify/digest_file.h"
 #include "cli/verify/report.h"
 #include "cli/verify/variants.h"
+#include "common/base/control_groups.h"
 #include "common/base/exit_code.h"
 #include "common/base/file_util.h"
 #include "common/base/flags.h"
@@ -196,7 +196,7 @@ class Verification {
   // Errors: RESOURCE_EXHAUSTED a worker says that its device is too small · why it failed otherwise
   absl::Status Carry(size_t index, const std::string& out) {
     const Variant& variant = variants_[index];
-    const int cores = static_cast<int>(std::thread::hardware_concurrency());
+    const int cores = UsableCores();
     SittingOptions options = {
         .run = flags_.run,
         .worker = flags_.worker,
@@ -248,7 +248,7 @@ class Verification {
 };
 
 absl::StatusOr<int> Verify(VerifyFlags flags) {
-  const int most_threads = std::max(flags.worker.threads, static_cast<int>(std::thread::hardware_concurrency()));
+  const int most_threads = std::max(flags.worker.threads, UsableCores());
   // The same cap and profile for all, whatever their number.
   flags.worker.SetDefaultMemory(FindMemoryRoom(), flags.workers);
   flags.worker.SetDefaultProfile(flags.worker.threads > 0 ? flags.worker.threads : most_threads);

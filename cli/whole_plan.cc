@@ -1,14 +1,13 @@
 #include "cli/whole_plan.h"
 
-#include <algorithm>
 #include <string>
-#include <thread>
 #include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "cli/common_flags.h"
+#include "common/base/control_groups.h"
 #include "common/base/ids.h"
 #include "common/base/status_macros.h"
 #include "common/model/layer_drop.h"
@@ -30,9 +29,8 @@ absl::StatusOr<WholePlan> MakeWholePlan(WholePlanRequest whole) {
   plan.device_name = whole.device;
   plan.device_on_host = worker::IsOnHost(whole.device);
   plan.run = std::move(whole.run);
-  plan.threads =
-      whole.threads > 0 ? whole.threads : static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
-  plan.profile_file = worker::ChooseProfile(whole.profile, whole.device, plan.threads);
+  plan.threads = whole.threads > 0 ? whole.threads : UsableCores();
+  plan.profile_file = worker::ChooseProfile(whole.profile, whole.device, plan.threads, whole.vectors);
   EPS_ASSIGN_OR_RETURN(plan.profile, LoadProfile(plan.profile_file, whole.device));
   EPS_ASSIGN_OR_RETURN(plan.model, BuildModel(plan.run.model));
   EPS_ASSIGN_OR_RETURN(const worker::KernelSizes kernels,

@@ -8,6 +8,7 @@
 #include "absl/status/statusor.h"
 #include "common/model/model_spec.h"
 #include "common/spec/run_config.h"
+#include "common/spec/vector_width.h"
 #include "eps_server/memory/daemon_memory.h"
 #include "gpu_worker/plan/planner.h"
 #include "gpu_worker/plan/profile.h"
@@ -50,7 +51,8 @@ struct WholePlanRequest {
   int64_t device_memory_bytes = 0;  // these three: 0 where they are not given
   int64_t host_memory_bytes = 0;    // of a worker, for activations
   int threads = 0;
-  std::string profile = {};  // what worker::ChooseProfile is told
+  std::string profile = {};  // these two: what worker::ChooseProfile is told
+  std::string vectors = kWidestVectors;
   int workers = 1;           // whose step is predicted
 };
 // Errors: RESOURCE_EXHAUSTED naming the smallest cap that would do · INVALID_ARGUMENT no such device; more workers

@@ -4,11 +4,9 @@
 #include <signal.h>
 #include <sys/stat.h>
 
-#include <algorithm>
 #include <cstdio>
 #include <memory>
 #include <string>
-#include <thread>
 #include <utility>
 #include <vector>
 
@@ -17,6 +15,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "common/base/byte_size.h"
+#include "common/base/control_groups.h"
 #include "common/base/exit_code.h"
 #include "common/base/log.h"
 #include "common/base/long_work.h"
@@ -47,7 +46,7 @@ struct Flags {
 
 void AddFlags(CLI::App& app, Flags& flags) {
   DaemonOptions& options = flags.options;
-  options.threads = std::max(1u, std::thread::hardware_concurrency());
+  options.threads = UsableCores();
   auto* run = app.add_option("--run", options.run_file, "RunSpec to train (.textproto or .json)")->type_name("FILE");
   auto* serve = app.add_option("--serve", options.serve_folder,
                                "Checkpoint or Hugging Face folder to serve instead: text for `eps sample`; no training")
@@ -113,7 +112,7 @@ void AddFlags(CLI::App& app, Flags& flags) {
   app.add_option(
          "--threads", options.threads,
          "Threads of the optimizer, and of loading weights; a quarter as many, 1 to 8, copy each worker's gradients "
-         "out of shared memory beside them; default: all cores")
+         "out of shared memory beside them; default: the cores that it may use")
       ->type_name("N")
       ->check(CLI::Range(1, 1024))
       ->capture_default_str();

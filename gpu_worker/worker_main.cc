@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <csignal>
 #include <cstdint>
 #include <cstdio>
@@ -16,6 +17,7 @@
 #include "absl/status/status.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "common/base/control_groups.h"
 #include "common/base/exit_code.h"
 #include "common/base/flags.h"
 #include "common/base/malloc_settings.h"
@@ -28,7 +30,9 @@
 #include "common/grpc/grpc_log.h"
 #include "common/grpc/thread_needs.h"
 #include "common/spec/run_config.h"
+#include "common/spec/vector_width.h"
 #include "common/telemetry/trace_log.h"
+#include "gpu_worker/device/cpu/vector_limit.h"
 #include "gpu_worker/leave_request.h"
 #include "gpu_worker/profile/kept_profile.h"
 #include "gpu_worker/profile/profile_file.h"
@@ -114,10 +118,16 @@ int WorkerMain(int argc, char** argv, WorkerHooks hooks) {
       ->type_name("I")
       ->capture_default_str()
       ->check(CLI::Range(0, 4095));
-  app.add_option("--threads", options.threads, "Threads that compute")
-      ->type_name("N")
+  auto* threads = app.add_option("--threads", options.threads, "Threads that compute (default: cores / --host-workers)")
+                      ->type_name("N")
+                      ->check(CLI::Range(1, 1024));
+  std::string vectors = kWidestVectors;
+  app.add_option("--vectors", vectors,
+                 "The widest vector instructions that the cpu device uses: widest (the processor's), avx512 or avx2. "
+                 "Processors held to the same are one device model, and give the same bits")
+      ->type_name("WIDTH")
       ->capture_default_str()
-      ->check(CLI::Range(1, 1024));
+      ->check(CLI::IsMember(std::vector<std::string>(kVectorWidths.begin(), kVectorWidths.end())));
   std::string digest_file;
   app.add_option("--digests", digest_file,
                  "Writes a line of JSON per layer and micro-batch of the forward pass, with a digest of the layer's "
@@ -153,7 +163,7 @@ int WorkerMain(int argc, char** argv, WorkerHooks hooks) {
   auto* profile_flag = app.add_option("--profile", profile,
                                       "What the plan is made from: a file of `eps profile`, or \"nominal\" for figures "
                                       "of an ordinary machine (default: what `eps profile` has kept of this machine, "
-                                      "device and number of threads; else nominal)")
+                                      "device, number of threads and vectors; else nominal)")
                            ->type_name("FILE");
   auto* measure = app.add_option("--measure", measured_run,
                                  "Only measure the device, with the layers of this RunSpec, into --profile, and end")
@@ -177,8 +187,11 @@ int WorkerMain(int argc, char** argv, WorkerHooks hooks) {
   } catch (const CLI::ParseError& error) {
     return app.exit(error) == 0 ? kExitDone : kExitBadInput;
   }
+  if (threads->count() == 0) options.threads = std::clamp(UsableCores() / options.host_workers, 1, 1024);
   options.reconnect = absl::Seconds(reconnect_seconds);
   if (!transport.empty()) options.transport = kTransports.at(transport);
+  const absl::Status limited = LimitVectors(vectors);  // before anything computes
+  if (!limited.ok()) return Report(limited, WorkerExitCode(limited));
   if (probe) {
     const absl::Status probed = Probe(options);
     return Report(probed, WorkerExitCode(probed));
@@ -187,7 +200,8 @@ int WorkerMain(int argc, char** argv, WorkerHooks hooks) {
     const absl::Status measured = Measure(options, measured_run, overrides, profile);
     return Report(measured, WorkerExitCode(measured));
   }
-  if (const std::string chosen = ChooseProfile(profile, options.device, options.threads); chosen != kNominalProfile) {
+  if (const std::string chosen = ChooseProfile(profile, options.device, options.threads, vectors);
+      chosen != kNominalProfile) {
     absl::StatusOr<Profile> read = ReadProfile(chosen);
     if (!read.ok()) return Report(read.status(), StartExitCode(read.status()));
     options.profile = std::make_shared<const Profile>(*std::move(read));

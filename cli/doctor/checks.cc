@@ -13,6 +13,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "common/base/byte_size.h"
+#include "common/base/control_groups.h"
 #include "common/base/memory_room.h"
 #include "common/base/memory_speed.h"
 #include "common/base/open_files.h"
@@ -36,19 +37,6 @@ std::string Trimmed(const std::optional<std::string>& text) {
 
 TextReader ReaderOf(const Machine& machine) {
   return [&machine](const std::string& path) { return machine.ReadText(path); };
-}
-
-// Cores' worth of time that the control groups allow; 0: no limit.
-double GroupCores(const Machine& machine) {
-  double least = 0;
-  for (const std::string& folder : ControlGroupFolders(ReaderOf(machine))) {
-    const std::string text = Trimmed(machine.ReadText(folder + "/cpu.max"));
-    const std::pair<absl::string_view, absl::string_view> parts = absl::StrSplit(text, absl::MaxSplits(' ', 1));
-    double quota = 0, period = 0;
-    if (!absl::SimpleAtod(parts.first, &quota) || !absl::SimpleAtod(parts.second, &period) || period <= 0) continue;
-    if (least == 0 || quota / period < least) least = quota / period;
-  }
-  return least;
 }
 
 // "always [madvise] never" -> "madvise"
@@ -94,12 +82,13 @@ Finding CheckVectors(const Machine& machine) {
 
 Finding CheckCores(const Machine& machine) {
   const int cores = machine.Cores();
-  const double allowed = GroupCores(machine);
+  const double allowed = ControlGroupCores(ReaderOf(machine));
   if (allowed == 0 || allowed >= cores) return {Verdict::kOk, "cores", absl::StrCat(cores), ""};
-  const int whole = std::max(1, static_cast<int>(allowed));
+  const int whole = UsableCores(machine);
   return {Verdict::kNote, "cores",
           absl::StrFormat("%d, of which the control group allows the time of %.1f", cores, allowed),
-          absl::StrCat("eps train --threads ", whole, " for one worker; more threads only wait")};
+          absl::StrCat("unless told otherwise the daemon takes ", whole, whole == 1 ? " thread" : " threads",
+                       ", and so do the workers together; more would only wait")};
 }
 
 Finding CheckNuma(const Machine& machine) {
@@ -188,6 +177,8 @@ absl::string_view VerdictName(Verdict verdict) {
 
 MemoryRoom FindMemoryRoom(const Machine& machine) { return eps::FindMemoryRoom(ReaderOf(machine)); }
 
+int UsableCores(const Machine& machine) { return eps::UsableCores(ReaderOf(machine), machine.Cores()); }
+
 std::vector<Finding> CheckProcessor(const Machine& machine) {
   return {CheckVectors(machine), CheckCores(machine), CheckNuma(machine)};
 }
@@ -224,7 +215,7 @@ std::vector<Finding> CheckLimits(const Machine& machine, int workers) {
                         "ulimit -l unlimited   (only for memory that is pinned for a GPU; systemd: LimitMEMLOCK)"});
   }
   // The soft limit is nobody's concern: the daemon raises its own.
-  const int threads = RunThreads(workers, std::max(1, machine.Cores() / workers));
+  const int threads = RunThreads(workers, std::max(1, UsableCores(machine) / workers));
   if (const absl::Status started = machine.StartThreads(threads); started.ok()) {
     findings.push_back({Verdict::kOk, "threads", absl::StrCat("the ", threads, " of a run start"), ""});
   } else {

@@ -28,6 +28,7 @@ struct Finding {
 
 // What the processes of this user may still take.
 MemoryRoom FindMemoryRoom(const Machine& machine);
+int UsableCores(const Machine& machine);
 
 // What a run wants of this machine. All zero: no run is asked about.
 struct Needs {

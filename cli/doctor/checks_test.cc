@@ -156,11 +156,11 @@ TEST(DoctorTest, AControlGroupsShareOfTheProcessorsIsSeen) {
   machine.files["/sys/fs/cgroup/user/cpu.max"] = "250000 100000\n";
   machine.files["/sys/fs/cgroup/user/run/cpu.max"] = "max 100000\n";
   ExpectFinding(Only(CheckProcessor(machine), "cores"), Verdict::kNote,
-                "8, of which the control group allows the time of 2.5", "--threads 2");
+                "8, of which the control group allows the time of 2.5", "the daemon takes 2 threads");
   machine.files["/sys/fs/cgroup/user/cpu.max"] = "800000 100000\n";
   ExpectFinding(Only(CheckProcessor(machine), "cores"), Verdict::kOk, "8", "");
   machine.files["/sys/fs/cgroup/user/cpu.max"] = "50000 100000\n";
-  ExpectFinding(Only(CheckProcessor(machine), "cores"), Verdict::kNote, "0.5", "--threads 1");
+  ExpectFinding(Only(CheckProcessor(machine), "cores"), Verdict::kNote, "0.5", "the daemon takes 1 thread,");
 }
 
 TEST(DoctorTest, SeveralNumaNodesAreANote) {

@@ -19,10 +19,12 @@
 #include "absl/time/time.h"
 #include "cli/device_probe.h"
 #include "cli/doctor/machine.h"
+#include "common/base/control_groups.h"
 #include "common/base/file_util.h"
 #include "common/base/memory_speed.h"
 #include "common/base/status_macros.h"
 #include "common/base/thread.h"
+#include "common/spec/vector_width.h"
 
 namespace eps::cli {
 namespace {
@@ -89,12 +91,7 @@ class RealMachine final : public Machine {
   Limit OpenFiles() const override { return GetLimit(RLIMIT_NOFILE); }
   absl::Status StartThreads(int threads) const override { return CheckThreadRoom(threads); }
 
-  int Cores() const override {
-    cpu_set_t set;
-    CPU_ZERO(&set);
-    if (sched_getaffinity(0, sizeof(set), &set) == 0) return CPU_COUNT(&set);
-    return static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
-  }
+  int Cores() const override { return SchedulableCores(); }
 
   absl::StatusOr<int64_t> DiskRoomBytes(const std::string& folder) const override {
     const std::string there = NearestFolder(folder);
@@ -142,7 +139,7 @@ class RealMachine final : public Machine {
     return driver;
   }
 
-  absl::Status StartDevice(const std::string& device) const override { return ProbeDevice(device); }
+  absl::Status StartDevice(const std::string& device) const override { return ProbeDevice(device, kWidestVectors); }
 };
 
 }  // namespace

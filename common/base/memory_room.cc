@@ -1,21 +1,16 @@
 #include "common/base/memory_room.h"
 
 #include <algorithm>
-#include <utility>
+#include <vector>
 
-#include "absl/status/statusor.h"
 #include "absl/strings/ascii.h"
-#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
-#include "common/base/file_util.h"
+#include "common/base/control_groups.h"
 
 namespace eps {
 namespace {
-
-constexpr char kGroups[] = "/sys/fs/cgroup";
-constexpr int64_t kMaxTextBytes = 1 << 20;
 
 // The number behind `key` in lines of "key: number" or "key number"; `otherwise` if there is none.
 int64_t NumberOf(const std::string& text, absl::string_view key, int64_t otherwise) {
@@ -36,21 +31,6 @@ std::optional<int64_t> ReadNumber(const TextReader& read, const std::string& pat
 }
 
 }  // namespace
-
-std::vector<std::string> ControlGroupFolders(const TextReader& read) {
-  std::string name = "/";
-  const std::string groups = read("/proc/self/cgroup").value_or("");
-  for (const absl::string_view line : absl::StrSplit(groups, '\n')) {
-    if (absl::StartsWith(line, "0::/")) name = std::string(line.substr(3));
-  }
-  std::vector<std::string> folders;
-  while (name != "/" && !name.empty()) {
-    folders.push_back(kGroups + name);
-    name.resize(name.rfind('/'));
-  }
-  folders.push_back(kGroups);  // in a container its own group appears here
-  return folders;
-}
 
 MemoryRoom FindMemoryRoom(const TextReader& read) {
   const std::string machine = read("/proc/meminfo").value_or("");
@@ -73,13 +53,7 @@ MemoryRoom FindMemoryRoom(const TextReader& read) {
   return room;
 }
 
-MemoryRoom FindMemoryRoom() {
-  return FindMemoryRoom([](const std::string& path) -> std::optional<std::string> {
-    absl::StatusOr<std::string> text = ReadFile(path, kMaxTextBytes);
-    if (!text.ok()) return std::nullopt;
-    return *std::move(text);
-  });
-}
+MemoryRoom FindMemoryRoom() { return FindMemoryRoom(&ReadSystemText); }
 
 int64_t DefaultDeviceMemoryBytes(const MemoryRoom& room, int workers) {
   if (room.total_bytes <= 0) return 0;

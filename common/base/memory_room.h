@@ -2,16 +2,12 @@
 #define EPS_COMMON_BASE_MEMORY_ROOM_H_
 
 #include <cstdint>
-#include <functional>
 #include <limits>
-#include <optional>
 #include <string>
-#include <vector>
+
+#include "common/base/control_groups.h"
 
 namespace eps {
-
-// A file of /proc or /sys, whole; nullopt if it cannot be read.
-using TextReader = std::function<std::optional<std::string>(const std::string& path)>;
 
 // What this process and those beside it may still take.
 struct MemoryRoom {
@@ -32,9 +28,6 @@ struct MemoryRoom {
 // given up for who needs memory, and count as free in both.
 MemoryRoom FindMemoryRoom(const TextReader& read);
 MemoryRoom FindMemoryRoom();  // of this process
-
-// The folders of the control groups around this process, innermost first.
-std::vector<std::string> ControlGroupFolders(const TextReader& read);
 
 // The cap of each of `workers` workers on the cpu device whose user named none: together half of the room, the other
 // half being the daemon's, which holds the model. At least 1; 0 if the room is not known.

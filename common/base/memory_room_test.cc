@@ -4,13 +4,11 @@
 #include <optional>
 #include <string>
 
-#include "gmock/gmock.h"
+#include "common/base/control_groups.h"
 #include "gtest/gtest.h"
 
 namespace eps {
 namespace {
-
-using ::testing::ElementsAre;
 
 constexpr int64_t kGib = int64_t{1} << 30;
 
@@ -47,7 +45,6 @@ TEST_F(MemoryRoomTest, TheTightestOfAllGroupsAroundTheProcessBoundsIt) {
   EXPECT_EQ(Find().group_file, "/sys/fs/cgroup/a/memory.max");
   files_["/sys/fs/cgroup/a/memory.current"] = "9000000000\n";  // above it while it is being reclaimed
   EXPECT_EQ(Find().available_bytes, 0);
-  EXPECT_THAT(ControlGroupFolders(reader_), ElementsAre("/sys/fs/cgroup/a/b", "/sys/fs/cgroup/a", "/sys/fs/cgroup"));
 }
 
 TEST_F(MemoryRoomTest, FilesThatAGroupHoldsInMemoryCountAsFree) {
@@ -65,9 +62,6 @@ TEST_F(MemoryRoomTest, WhatCannotBeReadIsNotKnown) {
   files_.clear();
   EXPECT_EQ(Find().total_bytes, 0);
   EXPECT_EQ(DefaultDeviceMemoryBytes(Find(), 1), 0);
-  EXPECT_THAT(ControlGroupFolders(reader_), ElementsAre("/sys/fs/cgroup"));
-  files_["/proc/self/cgroup"] = "0::strange\n0::\n";
-  EXPECT_THAT(ControlGroupFolders(reader_), ElementsAre("/sys/fs/cgroup"));
 }
 
 TEST_F(MemoryRoomTest, WorkersTogetherPlanForHalfOfIt) {

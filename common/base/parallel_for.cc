@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "common/base/control_groups.h"
 #include "common/base/mutex.h"
 #include "common/base/thread.h"
 
@@ -24,7 +25,7 @@ void ParallelFor(size_t count, const std::function<void(size_t)>& work, const st
       if (on_done) on_done(done);
     }
   };
-  const size_t most = std::min<size_t>(count, std::thread::hardware_concurrency());
+  const size_t most = std::min(count, static_cast<size_t>(UsableCores()));
   std::vector<std::thread> others;
   while (others.size() + 1 < most) {
     absl::StatusOr<std::thread> thread = StartThread(run);

@@ -7,6 +7,7 @@
 
 #include "absl/synchronization/notification.h"
 #include "absl/time/time.h"
+#include "common/base/control_groups.h"
 #include "gtest/gtest.h"
 
 namespace eps {
@@ -29,7 +30,7 @@ TEST(ParallelForTest, HowManyAreDoneIsToldInOrder) {
 }
 
 TEST(ParallelForTest, WhereThereAreCoresSeveralAreUnderWayAtOnce) {
-  if (std::thread::hardware_concurrency() < 2) GTEST_SKIP() << "one core";
+  if (UsableCores() < 2) GTEST_SKIP() << "one core";
   absl::Notification first, second;
   const auto meets = [](absl::Notification& here, absl::Notification& there) {
     here.Notify();

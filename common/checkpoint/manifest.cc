@@ -36,6 +36,7 @@ constexpr char kDataMember[] = "data";             // from format 3 on
 constexpr char kChoicesMember[] = "choices";       // from format 4 on
 constexpr char kLossScaleMember[] = "loss_scale";  // from format 5 on
 constexpr char kUpdatesMember[] = "updates";       // from format 6 on
+constexpr char kDeviceModelsMember[] = "device_models";  // from format 7 on
 constexpr int kMaxDepth = 3;                       // files.<name>.<member>
 constexpr char kCrcMember[] = "crc32_per_mib";
 constexpr size_t kCrcDigits = 8;
@@ -89,6 +90,7 @@ absl::Status CheckMembers(const json& document, int64_t format) {
   if (format >= 4) members.push_back(kChoicesMember);
   if (format >= 5) members.push_back(kLossScaleMember);
   if (format >= 6) members.push_back(kUpdatesMember);
+  if (format >= 7) members.push_back(kDeviceModelsMember);
   for (const absl::string_view name : members) {
     if (!document.contains(std::string(name))) return Wrong(name, "nothing", "there");
   }
@@ -245,6 +247,24 @@ absl::StatusOr<std::map<std::string, Choices>> ReadChoices(const json& value) {
   return choices;
 }
 
+absl::StatusOr<std::set<std::string>> ReadDeviceModels(const json& value) {
+  if (!value.is_array() || value.size() > kMaxDeviceModels) {
+    return Wrong(kDeviceModelsMember, Show(value), absl::StrCat("an array of at most ", kMaxDeviceModels));
+  }
+  std::set<std::string> models;
+  for (const json& model : value) {
+    const std::string field = absl::StrCat(kDeviceModelsMember, "[", models.size(), "]");
+    if (!model.is_string() || !IsDeviceModel(model.get_ref<const std::string&>())) {
+      return Wrong(field, Show(model), absl::StrCat("a string of 1 to ", kMaxDeviceModelBytes, " printable letters"));
+    }
+    if (!models.empty() && model.get_ref<const std::string&>() <= *models.rbegin()) {
+      return Wrong(field, Show(model), "above the one before it");
+    }
+    models.insert(model.get<std::string>());
+  }
+  return models;
+}
+
 absl::StatusOr<std::map<std::string, int64_t>> ReadUpdates(const json& value, int64_t most) {
   if (!value.is_object()) return Wrong(kUpdatesMember, Show(value), "an object");
   std::map<std::string, int64_t> updates;
@@ -282,6 +302,9 @@ absl::Status ReadState(const json& document, const RunConfig& run, RunState& sta
   }
   if (document.contains(kChoicesMember)) {
     EPS_ASSIGN_OR_RETURN(state.choices, ReadChoices(document[kChoicesMember]));
+  }
+  if (document.contains(kDeviceModelsMember)) {
+    EPS_ASSIGN_OR_RETURN(state.device_models, ReadDeviceModels(document[kDeviceModelsMember]));
   }
   if (document.contains(kLossScaleMember)) {
     EPS_ASSIGN_OR_RETURN(state.loss_scale, ReadLossScale(document[kLossScaleMember], run.precision));
@@ -330,6 +353,7 @@ std::string ManifestToJson(const Manifest& manifest) {
   object["data_position"] = state.version.value() * manifest.run.batch.sequences_per_step();
   object[kDataMember] = {{"bytes", state.data.num_bytes}, {"sha256", state.data.sha256}};
   object[kChoicesMember] = state.choices;
+  object[kDeviceModelsMember] = state.device_models;
   object[kLossScaleMember] = {{"value", state.loss_scale.value}, {"finite_steps", state.loss_scale.finite_steps}};
   object[kUpdatesMember] = state.updates;
   object["tokens"] = state.tokens;

@@ -27,7 +27,7 @@ inline constexpr std::array<absl::string_view, 3> kSummedFiles = {
     absl::string_view(kOptimizerFile, sizeof(kOptimizerFile) - 1),
 };
 
-inline constexpr int64_t kManifestFormat = 6;
+inline constexpr int64_t kManifestFormat = 7;
 
 // sha256 says whether a file is as it was written, the parts' CRC-32 (zlib's) where it is not.
 inline constexpr int64_t kPartBytes = int64_t{1} << 20;
@@ -49,13 +49,14 @@ struct Manifest {
 
 // manifest.json, a JSON object with these members in this order:
 //
-//   "format"          6
+//   "format"          7
 //   "step"            steps done, which is the version of every blob
 //   "run"             SerializeRunConfig's text
 //   "files"           {"config.json": {"bytes": N, "sha256": "...", "crc32_per_mib": "..."}, ...}
 //   "data_position"   samples consumed: step * sequences per step
 //   "data"            {"bytes": N, "sha256": "..."}, RunState's; a sum of "" is not known
 //   "choices"         {"DEVICE MODEL": {"KEY": "VALUE", ...}, ...}, RunState's
+//   "device_models"   ["DEVICE MODEL", ...], rising, RunState's
 //   "loss_scale"      {"value": 65536.0, "finite_steps": N}, RunState's
 //   "updates"         {"BLOB": N, ...}, RunState's
 //   "tokens", "skipped_steps", "train_seconds", "last_norm", "losses", "gradient_norms"   RunState's
@@ -66,8 +67,8 @@ struct Manifest {
 std::string ManifestToJson(const Manifest& manifest);
 
 // Trusts no byte: every member is there and known, of its type, within its range, and fits the others. Formats 1, which
-// has no crc32_per_mib, 2, which has no "data", 3, which has no "choices", 4, which has no "loss_scale", and 5, which has no
-// "updates", are read too.
+// has no crc32_per_mib, 2, which has no "data", 3, which has no "choices", 4, which has no "loss_scale", 5, which has no
+// "updates", and 6, which has no "device_models", are read too.
 //
 // Errors: DATA_LOSS naming the field, found and wanted · FAILED_PRECONDITION another format
 absl::StatusOr<Manifest> ParseManifest(const std::string& text);

@@ -27,6 +27,7 @@ Manifest Example() {
   RunState state = StateAt(4);
   state.data = {12345, std::string(64, 'd')};
   state.choices = {{"cuda \"X\" sm_90", {{"product 1x2", "00ff"}, {"product 2x2", "0100"}}}, {"cuda Y", {{"k", "v"}}}};
+  state.device_models = {"cpu a", "cuda Y"};
   return {.run = SmallRun(),
           .state = state,
           .files = {{kConfigFile, {10, sum, {0x0a1b2c3d}}},
@@ -55,6 +56,7 @@ TEST(ManifestTest, EveryFieldComesBackAsItWas) {
   EXPECT_EQ(read.state.skipped_steps, manifest.state.skipped_steps);
   EXPECT_EQ(read.state.data, manifest.state.data);
   EXPECT_EQ(read.state.choices, manifest.state.choices);
+  EXPECT_EQ(read.state.device_models, manifest.state.device_models);
   EXPECT_EQ(ordered_json::parse(ManifestToJson(manifest))["data_position"], 16);
 }
 
@@ -107,90 +109,40 @@ TEST(ManifestTest, WhatIsNoManifestIsSaid) {
   }
 }
 
-TEST(ManifestTest, TheFirstFormatHasNoSumsOfPartsAndIsReadToo) {
-  const auto to_format_1 = [](ordered_json& m) {
-    m["format"] = 1;
-    m.erase("updates");
-    m.erase("data");
-    m.erase("choices");
-    m.erase("loss_scale");
-    for (auto& [name, sum] : m["files"].items()) sum.erase("crc32_per_mib");
-  };
-  const Manifest manifest = Example();
-  ASSERT_OK_AND_ASSIGN(const Manifest read, ParseManifest(EditManifest(ManifestToJson(manifest), to_format_1)));
-  EXPECT_EQ(read.files.at(kModelFile).sha256, manifest.files.at(kModelFile).sha256);
-  EXPECT_TRUE(read.files.at(kModelFile).part_crcs.empty());
-  EXPECT_THAT(ParseManifest(EditManifest(ManifestToJson(manifest),
-                                         [](ordered_json& m) {
-                                           m["format"] = 1;
-                                           m.erase("updates");
-                                           m.erase("data");
-                                           m.erase("choices");
-                                           m.erase("loss_scale");
-                                         })),
-              StatusIs(absl::StatusCode::kDataLoss, "found an object of 3, must be an object with bytes and sha256"));
+Manifest ReadOlder(int64_t format) {
+  return ParseManifest(EditManifest(ManifestToJson(Example()), [&](ordered_json& m) { ToOlderFormat(m, format); }))
+      .value();
 }
 
-TEST(ManifestTest, TheSecondFormatKnowsNoDataAndIsReadToo) {
-  const std::string text = EditManifest(ManifestToJson(Example()), [](ordered_json& m) {
-    m["format"] = 2;
-    m.erase("updates");
-    m.erase("data");
-    m.erase("choices");
-    m.erase("loss_scale");
-  });
-  ASSERT_OK_AND_ASSIGN(const Manifest read, ParseManifest(text));
-  EXPECT_FALSE(read.state.data.is_known());
-  EXPECT_THAT(ParseManifest(EditManifest(ManifestToJson(Example()),
-                                         [](ordered_json& m) {
-                                           m["format"] = 2;
-                                           m.erase("updates");
-                                           m.erase("choices");
-                                           m.erase("loss_scale");
-                                         })),
-              StatusIs(absl::StatusCode::kDataLoss, "\"data\" is no field of format 2"));
+TEST(ManifestTest, OlderFormatsAreReadWithoutWhatTheyDoNotKnow) {
+  EXPECT_EQ(ReadOlder(1).files.at(kModelFile).sha256, Example().files.at(kModelFile).sha256);
+  EXPECT_TRUE(ReadOlder(1).files.at(kModelFile).part_crcs.empty());
+  EXPECT_FALSE(ReadOlder(2).files.at(kModelFile).part_crcs.empty());
+  EXPECT_FALSE(ReadOlder(2).state.data.is_known());
+  EXPECT_EQ(ReadOlder(3).state.data, Example().state.data);
+  EXPECT_TRUE(ReadOlder(3).state.choices.empty());
+  EXPECT_EQ(ReadOlder(4).state.choices, Example().state.choices);
+  EXPECT_EQ(ReadOlder(4).state.loss_scale, LossScale{1});
+  EXPECT_TRUE(ReadOlder(5).state.updates.empty());
+  EXPECT_EQ(ReadOlder(6).state.updates, Example().state.updates);
+  EXPECT_TRUE(ReadOlder(6).state.device_models.empty());
+  EXPECT_EQ(ReadOlder(7).state.device_models, Example().state.device_models);
 }
 
-TEST(ManifestTest, TheThirdFormatKnowsNoChoicesAndIsReadToo) {
-  const std::string text = EditManifest(ManifestToJson(Example()), [](ordered_json& m) {
-    m["format"] = 3;
-    m.erase("updates");
-    m.erase("choices");
-    m.erase("loss_scale");
-  });
-  ASSERT_OK_AND_ASSIGN(const Manifest read, ParseManifest(text));
-  EXPECT_TRUE(read.state.choices.empty());
-  EXPECT_EQ(read.state.data, Example().state.data);
-  EXPECT_THAT(ParseManifest(EditManifest(ManifestToJson(Example()),
-                                         [](ordered_json& m) {
-                                           m["format"] = 3;
-                                           m.erase("updates");
-                                           m.erase("loss_scale");
-                                         })),
-              StatusIs(absl::StatusCode::kDataLoss, "\"choices\" is no field of format 3"));
-}
-
-TEST(ManifestTest, TheFourthFormatKnowsNoLossScaleAndIsReadToo) {
-  const std::string text = EditManifest(ManifestToJson(Example()), [](ordered_json& m) {
-    m["format"] = 4;
-    m.erase("updates");
-    m.erase("loss_scale");
-  });
-  ASSERT_OK_AND_ASSIGN(const Manifest read, ParseManifest(text));
-  EXPECT_EQ(read.state.loss_scale, LossScale{1});
-  EXPECT_THAT(ParseManifest(EditManifest(ManifestToJson(Example()), [](ordered_json& m) { m["format"] = 4; })),
-              StatusIs(absl::StatusCode::kDataLoss, "\"loss_scale\" is no field of format 4"));
-}
-
-TEST(ManifestTest, TheFifthFormatKnowsNoUpdatesAndIsReadToo) {
-  const std::string text = EditManifest(ManifestToJson(Example()), [](ordered_json& m) {
-    m["format"] = 5;
-    m.erase("updates");
-  });
-  ASSERT_OK_AND_ASSIGN(const Manifest read, ParseManifest(text));
-  EXPECT_TRUE(read.state.updates.empty());
-  EXPECT_THAT(ParseManifest(EditManifest(ManifestToJson(Example()), [](ordered_json& m) { m["format"] = 5; })),
-              StatusIs(absl::StatusCode::kDataLoss, "\"updates\" is no field of format 5"));
+TEST(ManifestTest, AnOlderFormatHasNoMemberThatCameLater) {
+  const std::pair<int64_t, const char*> cases[] = {{1, "found an object of 3, must be an object with bytes and sha256"},
+                                                   {2, "\"data\" is no field of format 2"},
+                                                   {3, "\"choices\" is no field of format 3"},
+                                                   {4, "\"loss_scale\" is no field of format 4"},
+                                                   {5, "\"updates\" is no field of format 5"},
+                                                   {6, "\"device_models\" is no field of format 6"}};
+  for (const auto& [format, error] : cases) {
+    const std::string text = EditManifest(ManifestToJson(Example()), [format = format](ordered_json& m) {
+      ToOlderFormat(m, format + 1);
+      m["format"] = format;
+    });
+    EXPECT_THAT(ParseManifest(text), StatusIs(absl::StatusCode::kDataLoss, error)) << format;
+  }
 }
 
 TEST(ManifestTest, NoBlobHadMoreUpdatesThanStepsThatWereNotSkipped) {
@@ -223,9 +175,9 @@ TEST(ManifestTest, TheLossScaleOfAnFp16RunComesBackAndIsChecked) {
 }
 
 TEST(ManifestTest, AnotherFormatIsNamed) {
-  const std::string text = EditManifest(ManifestToJson(Example()), [](ordered_json& m) { m["format"] = 7; });
-  EXPECT_THAT(ParseManifest(text), StatusIs(absl::StatusCode::kFailedPrecondition, "format: found 7"));
-  EXPECT_THAT(ParseManifest("{\"format\": 8}"), StatusIs(absl::StatusCode::kFailedPrecondition, "format: found 8"));
+  const std::string text = EditManifest(ManifestToJson(Example()), [](ordered_json& m) { m["format"] = 8; });
+  EXPECT_THAT(ParseManifest(text), StatusIs(absl::StatusCode::kFailedPrecondition, "format: found 8"));
+  EXPECT_THAT(ParseManifest("{\"format\": 9}"), StatusIs(absl::StatusCode::kFailedPrecondition, "format: found 9"));
 }
 
 struct BadField {
@@ -270,6 +222,19 @@ TEST(ManifestTest, AFieldThatIsWrongIsNamedWithWhatWasFound) {
        [](ordered_json& m) { m["choices"]["cuda Y"] = ordered_json::object(); }},
       {"choices.\"cuda Y\".\"k\": found 3, must be a string", [](ordered_json& m) { m["choices"]["cuda Y"]["k"] = 3; }},
       {"choices.\"cuda Y\"[0].value: 0 bytes", [](ordered_json& m) { m["choices"]["cuda Y"]["k"] = ""; }},
+      {"device_models: found nothing", [](ordered_json& m) { m.erase("device_models"); }},
+      {"device_models: found an object of 0", [](ordered_json& m) { m["device_models"] = ordered_json::object(); }},
+      {"device_models: found an array of 17, must be an array of at most 16",
+       [](ordered_json& m) {
+         while (m["device_models"].size() < 17) m["device_models"].push_back("x");
+       }},
+      {"device_models[1]: found 3, must be a string", [](ordered_json& m) { m["device_models"][1] = 3; }},
+      {"device_models[0]: found \"xxx", [](ordered_json& m) { m["device_models"][0] = std::string(257, 'x'); }},
+      {"device_models[0]: found \"\", must be a string of 1 to 256",
+       [](ordered_json& m) { m["device_models"][0] = ""; }},
+      {"device_models[1]: found \"cpu\\n", [](ordered_json& m) { m["device_models"][1] = "cpu\nx"; }},
+      {"device_models[1]: found \"cpu a\", must be above the one before",
+       [](ordered_json& m) { m["device_models"][1] = "cpu a"; }},
       {"updates: found nothing", [](ordered_json& m) { m.erase("updates"); }},
       {"updates: found an array of 0", [](ordered_json& m) { m["updates"] = ordered_json::array(); }},
       {"updates.\"h.0\": found -1", [](ordered_json& m) { m["updates"]["h.0"] = -1; }},
@@ -311,7 +276,7 @@ TEST(ManifestTest, AFieldThatIsWrongIsNamedWithWhatWasFound) {
       // A length that its list of sums cannot have, however long.
       {"files.model.safetensors.crc32_per_mib: found",
        [](ordered_json& m) { m["files"][kModelFile]["bytes"] = std::numeric_limits<int64_t>::max(); }},
-      {"\"colour\" is no field of format 6", [](ordered_json& m) { m["colour"] = "red"; }},
+      {"\"colour\" is no field of format 7", [](ordered_json& m) { m["colour"] = "red"; }},
   };
   const std::string text = ManifestToJson(Example());
   ASSERT_OK(ParseManifest(EditManifest(text, [](ordered_json&) {})));

@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <filesystem>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/file_util.h"
@@ -69,6 +70,17 @@ std::string EditManifest(const std::string& text, const std::function<void(nlohm
   edited += ",\n";
   const std::string sum = Sha256Hex({reinterpret_cast<const std::byte*>(edited.data()), edited.size()});
   return absl::StrCat(edited, "  \"sha256\": \"", sum, "\"\n}\n");
+}
+
+void ToOlderFormat(nlohmann::ordered_json& manifest, int64_t format) {
+  manifest["format"] = format;
+  constexpr std::pair<const char*, int64_t> kSince[] = {
+      {"data", 3}, {"choices", 4}, {"loss_scale", 5}, {"updates", 6}, {"device_models", 7}};
+  for (const auto& [member, since] : kSince) {
+    if (format < since) manifest.erase(member);
+  }
+  if (format >= 2) return;
+  for (auto& [name, sum] : manifest["files"].items()) sum.erase("crc32_per_mib");
 }
 
 }  // namespace eps

@@ -29,6 +29,8 @@ std::map<std::string, std::string> TreeOf(const std::string& folder);
 void FlipByte(const std::string& path, int64_t offset_bytes);
 // The text of a manifest after `edit`, with a right sum of its own.
 std::string EditManifest(const std::string& text, const std::function<void(nlohmann::ordered_json&)>& edit);
+// Makes it one of an older format, from 1 on: without the members that came later.
+void ToOlderFormat(nlohmann::ordered_json& manifest, int64_t format);
 
 }  // namespace eps
 

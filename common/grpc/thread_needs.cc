@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <thread>
 
+#include "common/base/control_groups.h"
+
 namespace eps {
 namespace {
 
@@ -25,7 +27,7 @@ int CopierThreads(int optimizer_threads) { return std::clamp(optimizer_threads /
 int WorkerThreads(int compute_threads) { return GrpcThreads() + compute_threads + 8; }
 
 int RunThreads(int workers, int compute_threads) {
-  const int cores = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+  const int cores = UsableCores();
   const int of_workers = workers * (1 + WorkerThreads(compute_threads));
   return std::min(1024, ClientThreads() + 1 + DaemonThreads(cores, workers) + of_workers);
 }

@@ -156,6 +156,12 @@ enum class VnodeShares {
   kEven,
 };
 
+// Of what device models workers may be that compute in a run, over all its sittings.
+enum class DeviceModelRule {
+  kAny,
+  kOne,  // bits are promised for one
+};
+
 struct RelayConfig {
   InnerPolicy inner = InnerPolicy::kAuto;
   BoundaryPolicy boundaries = BoundaryPolicy::kAuto;
@@ -164,6 +170,7 @@ struct RelayConfig {
   int group_members = 1;              // at most; 1: no groups
   GraphUse graphs = GraphUse::kAuto;  // of cuda devices
   VnodeShares vnode_shares = VnodeShares::kBySpeed;
+  DeviceModelRule device_models = DeviceModelRule::kAny;
 
   friend bool operator==(const RelayConfig&, const RelayConfig&) = default;
 };

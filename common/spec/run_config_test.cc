@@ -104,10 +104,10 @@ TEST_F(RunConfigTest, AnExplicitZeroIsNoAbsentField) {
 TEST_F(RunConfigTest, RelayTransportAndPrecisionAreRead) {
   const RunConfig config = MustLoad(std::string(kSmall) + R"(
       relay { inner: RECOMPUTE boundaries: DEVICE resident: true weight_slots: 3 group_members: 4
-              graphs: NEVER  vnode_shares: EVEN }
+              graphs: NEVER  vnode_shares: EVEN  device_models: ONE }
       transport: GRPC  precision { wire: FP32 gradients: BF16 algorithms: FASTEST })");
   EXPECT_EQ(config.relay, (RelayConfig{InnerPolicy::kRecompute, BoundaryPolicy::kDevice, true, 3, 4, GraphUse::kNever,
-                                       VnodeShares::kEven}));
+                                       VnodeShares::kEven, DeviceModelRule::kOne}));
   EXPECT_EQ(config.transport, TransportChoice::kGrpc);
   EXPECT_EQ(config.precision,
             (PrecisionConfig{.wire = Dtype::kF32, .gradients = Dtype::kBf16, .algorithms = ChoiceRule::kFastest}));
@@ -330,6 +330,7 @@ TEST_F(RunConfigTest, WhatChangesNoBitsMayDiffer) {
   const RunConfig now = MustLoad(kExample, {{"relay.inner", "RECOMPUTE"},
                                             {"relay.resident", "true"},
                                             {"relay.weight_slots", "4"},
+                                            {"relay.device_models", "ONE"},
                                             {"transport", "GRPC"},
                                             {"checkpoint.every_steps", "7"},
                                             {"checkpoint.keep", "9"},

@@ -103,6 +103,8 @@ void CheckRelay(const proto::Relay& relay, Checker& check, RelayConfig& out) {
                                                                : GraphUse::kAuto;
   out.vnode_shares =
       relay.vnode_shares() == proto::Relay::VnodeShares::EVEN ? VnodeShares::kEven : VnodeShares::kBySpeed;
+  out.device_models =
+      relay.device_models() == proto::Relay::DeviceModels::ONE ? DeviceModelRule::kOne : DeviceModelRule::kAny;
 }
 
 TransportChoice ToTransport(proto::Transport::Choice choice) {
@@ -150,6 +152,8 @@ void WriteRelay(const RelayConfig& relay, proto::Relay& out) {
                                                     : proto::Relay::Graphs::AUTO);
   out.set_vnode_shares(relay.vnode_shares == VnodeShares::kEven ? proto::Relay::VnodeShares::EVEN
                                                                 : proto::Relay::VnodeShares::BY_SPEED);
+  out.set_device_models(relay.device_models == DeviceModelRule::kOne ? proto::Relay::DeviceModels::ONE
+                                                                     : proto::Relay::DeviceModels::ANY);
 }
 
 proto::Precision::Format ToProto(Dtype dtype) {

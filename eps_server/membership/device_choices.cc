@@ -1,11 +1,9 @@
 #include "eps_server/membership/device_choices.h"
 
-#include <algorithm>
 #include <string>
 #include <utility>
 
 #include "absl/status/status.h"
-#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "common/checkpoint/run_state.h"
 
@@ -14,11 +12,6 @@ namespace eps::server {
 absl::StatusOr<Choices> DeviceChoices::Offer(const std::string& device_model, Choices offered) {
   if (offered.empty()) return absl::InvalidArgumentError("choices: none of them, want at least one");
   if (const auto found = held_.find(device_model); found != held_.end()) return found->second;
-  // It becomes the name of a member of the manifest.
-  if (!std::all_of(device_model.begin(), device_model.end(),
-                   [](char c) { return absl::ascii_isprint(static_cast<unsigned char>(c)); })) {
-    return absl::InvalidArgumentError("device_model: has bytes that are no printable ASCII, and choices to hold");
-  }
   if (held_.size() >= kMaxDeviceModels) {
     return absl::ResourceExhaustedError(
         absl::StrCat("choices: those of ", held_.size(), " other device models are held, and no more can be"));

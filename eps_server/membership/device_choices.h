@@ -19,8 +19,7 @@ class DeviceChoices {
   explicit DeviceChoices(std::map<std::string, Choices> held) : held_(std::move(held)) {}
 
   // What holds for `device_model`: `offered` if nothing did. `offered` was checked (CheckedChoices).
-  // Errors: INVALID_ARGUMENT none is offered, or the model has bytes beside printable ASCII · RESOURCE_EXHAUSTED
-  //         kMaxDeviceModels others have choices
+  // Errors: INVALID_ARGUMENT none is offered · RESOURCE_EXHAUSTED kMaxDeviceModels others have choices
   absl::StatusOr<Choices> Offer(const std::string& device_model, Choices offered);
   // Empty: nothing yet.
   Choices Held(const std::string& device_model) const;

@@ -52,6 +52,10 @@ absl::Status CheckWorkerInfo(const WorkerInfo& info) {
     return absl::InvalidArgumentError(
         absl::StrCat("device_model: ", info.device_model.size(), " bytes, at most ", kMaxDeviceModelBytes));
   }
+  if (!IsDeviceModel(info.device_model)) {  // a text of manifests
+    return absl::InvalidArgumentError(absl::StrCat("device_model: \"", absl::CHexEscape(info.device_model),
+                                                   "\", must be printable ASCII, and not empty"));
+  }
   if (info.host_name.size() > kMaxHostName) {
     return absl::InvalidArgumentError(
         absl::StrCat("host_name: ", info.host_name.size(), " bytes, at most ", kMaxHostName));
@@ -185,14 +189,13 @@ std::shared_ptr<WorkerChannel> Membership::Remove(WorkerId worker) {
   return channel;
 }
 
-absl::StatusOr<std::string> Membership::DeviceModel(WorkerId worker, absl::Duration now) {
-  EPS_ASSIGN_OR_RETURN(const Worker* found, Find(worker, now));
-  return found->status.info.device_model;
+const std::string& Membership::DeviceModel(WorkerId worker) const {
+  return workers_.at(worker).status.info.device_model;
 }
 
 std::string Membership::OtherDeviceModel(absl::string_view device_model) const {
   for (const auto& [id, worker] : workers_) {
-    if (worker.status.info.device_model != device_model) return worker.status.info.device_model;
+    if (!worker.let_go && worker.status.info.device_model != device_model) return worker.status.info.device_model;
   }
   return "";
 }

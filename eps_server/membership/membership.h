@@ -23,7 +23,7 @@ namespace eps::server {
 // What a worker says of itself when it attaches.
 struct WorkerInfo {
   std::string device_name;       // "cpu", "cuda:0"; at most 64 bytes
-  std::string device_model;      // what its bits depend on; at most 256 bytes
+  std::string device_model;      // what its bits depend on; 1 to 256 bytes of printable ASCII
   int64_t device_cap_bytes = 0;  // > 0
   int64_t process_id = 0;
   int threads = 0;
@@ -119,8 +119,7 @@ class Membership {
   // unless it was let go.
   std::shared_ptr<WorkerChannel> Remove(WorkerId worker);
   bool Contains(WorkerId worker) const { return workers_.count(worker) > 0; }
-  // Errors: NOT_FOUND
-  absl::StatusOr<std::string> DeviceModel(WorkerId worker, absl::Duration now);  // a sign of life
+  const std::string& DeviceModel(WorkerId worker) const;  // of one that is known
 
   // What a worker who takes part computes with if it is not `device_model`; "" if there is none.
   std::string OtherDeviceModel(absl::string_view device_model) const;

@@ -41,6 +41,8 @@ TEST(MembershipTest, AnotherDeviceModelIsNamedWhileItsWorkerTakesPart) {
   const WorkerId id = *members.Attach(Cpu(), At(0));
   EXPECT_EQ(members.OtherDeviceModel("test"), "");
   EXPECT_EQ(members.OtherDeviceModel("another"), "test");
+  members.LetGo(id);
+  EXPECT_EQ(members.OtherDeviceModel("another"), "");
   members.Remove(id);
   EXPECT_EQ(members.OtherDeviceModel("another"), "");
 }
@@ -137,7 +139,7 @@ TEST(MembershipTest, LeaseRunsOutUnlessRenewed) {
 
 TEST(MembershipTest, TheNumberOfWorkersIsBounded) {
   Membership members(absl::Seconds(10));
-  const WorkerInfo info = {.device_name = "cpu", .device_cap_bytes = 1};
+  const WorkerInfo info = {.device_name = "cpu", .device_model = "test", .device_cap_bytes = 1};
   WorkerId last;
   for (size_t i = 0; i < kMaxWorkers; ++i) last = members.Attach(info, absl::ZeroDuration()).value();
   EXPECT_THAT(members.Attach(info, absl::ZeroDuration()), StatusIs(absl::StatusCode::kUnavailable, "4096 workers"));
@@ -165,6 +167,9 @@ TEST(MembershipTest, BadIntroductionNamesTheField) {
   cap.device_cap_bytes = 0;
   EXPECT_THAT(members.Attach(name, At(0)), StatusIs(absl::StatusCode::kInvalidArgument, "device_name: 65"));
   EXPECT_THAT(members.Attach(model, At(0)), StatusIs(absl::StatusCode::kInvalidArgument, "device_model: 257"));
+  model.device_model = "cpu\n";
+  EXPECT_THAT(members.Attach(model, At(0)),
+              StatusIs(absl::StatusCode::kInvalidArgument, "device_model: \"cpu\\n\", must be printable"));
   EXPECT_THAT(members.Attach(host, At(0)), StatusIs(absl::StatusCode::kInvalidArgument, "host_name: 65"));
   EXPECT_THAT(members.Attach(cap, At(0)), StatusIs(absl::StatusCode::kInvalidArgument, "device_cap_bytes: 0"));
   EXPECT_EQ(members.num_alive(), 0);

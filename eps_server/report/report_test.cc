@@ -128,6 +128,7 @@ TEST(SummaryTest, HasEveryFieldOfTheContract) {
   status.tokens = 100;
   status.seconds = 3;
   status.device_peak_bytes = 9;
+  status.device_models = {"cpu A", "cpu B"};
   status.wait_fraction = {{"pull", 0.5}};
   status.device_cap_bytes = 10;
   status.most_workers = 3;
@@ -140,6 +141,7 @@ TEST(SummaryTest, HasEveryFieldOfTheContract) {
   EXPECT_EQ(summary["loss"].size(), 2u);
   EXPECT_EQ(summary["device_cap_bytes"], 10);
   EXPECT_EQ(summary["workers"], 3);
+  EXPECT_EQ(summary["device_models"], nlohmann::json::parse(R"(["cpu A", "cpu B"])"));
   EXPECT_EQ(summary["wait_fraction"]["pull"], 0.5);
   for (const char* key : {"tokens", "parameters", "model_state_bytes", "device_peak_bytes"}) {
     EXPECT_TRUE(summary.contains(key)) << key;

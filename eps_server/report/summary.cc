@@ -35,6 +35,7 @@ std::string SummaryJson(const RunStatus& status, const std::vector<double>& loss
   summary["device_cap_bytes"] = status.device_cap_bytes;
   summary["device_peak_bytes"] = status.device_peak_bytes;
   summary["workers"] = status.most_workers;
+  summary["device_models"] = status.device_models;
   summary["wait_fraction"] = nlohmann::ordered_json::object();
   for (const auto& [cause, share] : status.wait_fraction) summary["wait_fraction"][cause] = share;
   summary["contribution_window_bytes"] = status.window_bytes;

@@ -616,6 +616,7 @@ TEST(ServingControlServiceTest, TextComesFromAnAttachedWorkerTokenByToken) {
   proto::AttachRequest attach;
   attach.set_protocol_version(kProtocolVersion);
   attach.set_device_cap_bytes(1);
+  attach.set_device_model("test");
   proto::AttachReply attached;
   grpc::ClientContext attach_context;
   ASSERT_OK(FromGrpc(stub->Attach(&attach_context, attach, &attached)));

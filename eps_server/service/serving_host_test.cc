@@ -46,7 +46,8 @@ class ServingHostTest : public testing::Test {
   }
 
   std::pair<WorkerId, std::shared_ptr<FakeChannel>> AddWorker() {
-    const WorkerId worker = host_->Attach({.device_name = "cpu", .device_cap_bytes = 1}).value();
+    const WorkerId worker =
+        host_->Attach({.device_name = "cpu", .device_model = "test", .device_cap_bytes = 1}).value();
     auto channel = std::make_shared<FakeChannel>();
     EXPECT_OK(host_->Connect(worker, channel));
     EXPECT_OK(host_->Ready(worker, {}));
@@ -185,7 +186,7 @@ TEST_F(ServingHostTest, AWorkerThatIsSilentForALeaseIsEndedAndItsTextMoves) {
 }
 
 TEST_F(ServingHostTest, AWorkerThatAttachesAndNeverConnectsIsForgotten) {
-  ASSERT_OK(host_->Attach({.device_name = "cpu", .device_cap_bytes = 1}));
+  ASSERT_OK(host_->Attach({.device_name = "cpu", .device_model = "test", .device_cap_bytes = 1}));
   now_ += host_->lease();
   host_->EndExpired();
   EXPECT_TRUE(host_->Workers().empty());
@@ -211,7 +212,7 @@ TEST_F(ServingHostTest, ATextThatNoWorkerComesForEnds) {
 
 TEST_F(ServingHostTest, ATextWaitsForAWorkerThatIsStillStarting) {
   ASSERT_OK(Generate({0}, 1));
-  const WorkerId worker = host_->Attach({.device_name = "cpu", .device_cap_bytes = 1}).value();
+  const WorkerId worker = host_->Attach({.device_name = "cpu", .device_model = "test", .device_cap_bytes = 1}).value();
   for (int i = 0; i < 10; ++i) {
     now_ += host_->lease() - absl::Seconds(1);
     ASSERT_OK(host_->Heartbeat(worker));
@@ -221,11 +222,14 @@ TEST_F(ServingHostTest, ATextWaitsForAWorkerThatIsStillStarting) {
 }
 
 TEST_F(ServingHostTest, WhatAWorkerSaysOfItselfIsCheckedAsInTraining) {
-  EXPECT_THAT(host_->Attach({.device_name = "cpu"}), StatusIs(StatusCode::kInvalidArgument, "device_cap_bytes"));
-  EXPECT_THAT(host_->Attach({.device_name = std::string(65, 'x'), .device_cap_bytes = 1}),
+  EXPECT_THAT(host_->Attach({.device_name = "cpu", .device_model = "test"}),
+              StatusIs(StatusCode::kInvalidArgument, "device_cap_bytes"));
+  EXPECT_THAT(host_->Attach({.device_name = std::string(65, 'x'), .device_model = "test", .device_cap_bytes = 1}),
               StatusIs(StatusCode::kInvalidArgument, "device_name"));
-  for (size_t i = 0; i < kMaxWorkers; ++i) ASSERT_OK(host_->Attach({.device_name = "cpu", .device_cap_bytes = 1}));
-  EXPECT_THAT(host_->Attach({.device_name = "cpu", .device_cap_bytes = 1}), StatusIs(StatusCode::kUnavailable));
+  for (size_t i = 0; i < kMaxWorkers; ++i)
+    ASSERT_OK(host_->Attach({.device_name = "cpu", .device_model = "test", .device_cap_bytes = 1}));
+  EXPECT_THAT(host_->Attach({.device_name = "cpu", .device_model = "test", .device_cap_bytes = 1}),
+              StatusIs(StatusCode::kUnavailable));
 }
 
 TEST_F(ServingHostTest, FinishTellsEveryWorker) {

@@ -74,6 +74,7 @@ CoordinatorImpl::CoordinatorImpl(Options options)
       members_(options.lease),
       groups_(&NewIncarnation, run_.relay.group_members),
       choices_(options.resume.choices),
+      device_models_(run_.relay.device_models, options.resume.device_models),
       expected_workers_(options.expected_workers),
       progress_(std::move(options.resume), start_),
       step_(first_version_.value()),
@@ -96,14 +97,23 @@ absl::Status CoordinatorImpl::Start(int threads, int64_t window_bytes) {
   double last_norm = 0;
   LossScale loss_scale;
   std::vector<int64_t> updates;
+  bool is_unknown = false;  // with which device models the steps so far were computed
   {
     MutexLock lock(mu_);
     first_step = step_;
     skipped_steps = progress_.state().skipped_steps;
     last_norm = progress_.state().last_norm;
     loss_scale = progress_.state().loss_scale;
+    EPS_RETURN_IF_ERROR(device_models_.CheckRule());
+    is_unknown = first_version_.value() > 0 && device_models_.used().empty();
     EPS_ASSIGN_OR_RETURN(updates_, UpdatesOfBlobs(progress_.state(), model_));
     updates = updates_;
+  }
+  if (is_unknown && run_.relay.device_models == DeviceModelRule::kOne) {
+    LogWarning(
+        "device_models_unknown",
+        {{"step", first_step.value()},
+         {"means", "the checkpoint is of a program that did not keep them: the next worker's counts as the run's"}});
   }
   EPS_ASSIGN_OR_RETURN(engine_, UpdateEngine::Create({.model = &model_,
                                                       .run = &run_,

@@ -113,6 +113,7 @@ CheckpointWriter::Job CoordinatorImpl::CheckpointJob() {
   checkpoints_.Begin(version, clock_());
   RunState state = progress_.state();
   state.choices = choices_.all();
+  state.device_models = device_models_.used();
   state.updates = UpdatesByName(updates_, state, model_);
   return {.state = std::move(state),
           .order = update_order_,

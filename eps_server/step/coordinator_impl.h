@@ -28,6 +28,7 @@
 #include "eps_server/data/evaluation_data.h"
 #include "eps_server/data/step_data.h"
 #include "eps_server/membership/device_choices.h"
+#include "eps_server/membership/device_models.h"
 #include "eps_server/membership/groups.h"
 #include "eps_server/membership/membership.h"
 #include "eps_server/membership/monotonic_clock.h"
@@ -249,6 +250,7 @@ class CoordinatorImpl final : public Coordinator {
   Groups groups_ ABSL_GUARDED_BY(mu_);
   std::vector<GroupOrder> group_orders_ ABSL_GUARDED_BY(mu_);  // not sent yet
   DeviceChoices choices_ ABSL_GUARDED_BY(mu_);
+  DeviceModels device_models_ ABSL_GUARDED_BY(mu_);
   int expected_workers_ ABSL_GUARDED_BY(mu_);  // the first step waits until so many are ready
 
   RunProgress progress_ ABSL_GUARDED_BY(mu_);            // as committed

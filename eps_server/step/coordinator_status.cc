@@ -64,6 +64,7 @@ void CoordinatorImpl::FillStatus(RunStatus& status) const {
   status.device_peak_bytes = device_peak_bytes_;
   status.device_cap_bytes = members_.largest_cap_bytes();
   status.most_workers = most_workers_;
+  status.device_models.assign(device_models_.used().begin(), device_models_.used().end());
   status.predicted_step_seconds = predicted_step_seconds_;
   if (closing_.has_value() || open_.has_value()) {
     status.step_seconds =

@@ -116,6 +116,7 @@ void CoordinatorImpl::AssignVnodes(Actions& actions) {
     auto assignment = std::make_shared<Assignment>(ledger()->Assign(share.worker, share.vnodes, share.group));
     assignment->loss_scale = *open_->loss_scale;
     assignment->dropped = drop_.DroppedIn(step_);
+    device_models_.Use(members_.DeviceModel(share.worker));
     actions.push_back([channel = members_.channel(share.worker), assignment] { channel->SendAssignment(assignment); });
   }
 }

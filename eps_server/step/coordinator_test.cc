@@ -316,7 +316,7 @@ TEST(CoordinatorTest, ReportsEachStepOnceAndInOrder) {
   EXPECT_EQ(status.newest_checkpoint, "step-4");
   EXPECT_EQ(status.eta_seconds, 0);
   EXPECT_GT(status.resident_bytes, 0);
-  EXPECT_THAT(run.coordinator->Attach({.device_name = "cpu", .device_cap_bytes = 1}),
+  EXPECT_THAT(run.coordinator->Attach({.device_name = "cpu", .device_model = "test", .device_cap_bytes = 1}),
               StatusIs(absl::StatusCode::kFailedPrecondition, "the run is over"));
 }
 
@@ -371,7 +371,7 @@ TEST(CoordinatorTest, LeaseRunsOutAndOthersDoTheWork) {
     std::atomic<bool> finished = false;
   };
   const auto silent = std::make_shared<Silent>();
-  const WorkerId id = *run.coordinator->Attach({.device_name = "cpu", .device_cap_bytes = 1});
+  const WorkerId id = *run.coordinator->Attach({.device_name = "cpu", .device_model = "test", .device_cap_bytes = 1});
   ASSERT_OK(run.coordinator->Connect(id, silent));
   ASSERT_OK(run.coordinator->Ready(id, {}));
   FakeWorker worker(run);
@@ -488,7 +488,8 @@ TEST(CoordinatorTest, ADaemonThatStoodStillLosesNobodyWhoSpeaksThen) {
   TestRun run(SmallRun(), {.expected_workers = 2, .clock = &clock});
   FakeWorker worker(run);
   worker.HoldRecords();
-  const WorkerId silent = *run.coordinator->Attach({.device_name = "cpu", .device_cap_bytes = 1});
+  const WorkerId silent =
+      *run.coordinator->Attach({.device_name = "cpu", .device_model = "test", .device_cap_bytes = 1});
   absl::SleepFor(absl::Milliseconds(120));
   clock.seconds = 1000;  // as after a suspension: nobody could be heard
   absl::SleepFor(absl::Milliseconds(120));
@@ -554,15 +555,47 @@ TEST(CoordinatorTest, ChoicesThatCameFirstHoldForTheirDeviceModelThroughCheckpoi
   EXPECT_EQ(resumed.checkpointer->snapshots().at(4).state.choices, all);
 }
 
+TEST(CoordinatorTest, TheDeviceModelsThatARunWasComputedWithAreKeptAndWhereItWantsOneOthersAreRefused) {
+  RunConfig config = SmallRun();
+  config.relay.device_models = DeviceModelRule::kOne;
+  config.checkpoint.every_steps = 2;
+  TestRun run(config);
+  EXPECT_THAT(run.coordinator->Status().device_models, ::testing::IsEmpty());
+  const WorkerInfo other = {.device_name = "cpu", .device_model = "other", .device_cap_bytes = 1};
+  const WorkerId idle = *run.coordinator->Attach(other);
+  EXPECT_THAT(
+      run.coordinator->Attach({.device_name = "cpu", .device_model = "test", .device_cap_bytes = 1}),
+      StatusIs(absl::StatusCode::kUnavailable, "computes with \"test\", one that came before it with \"other\""));
+  run.coordinator->Disconnect(idle, absl::OkStatus());  // it was given nothing
+  FakeWorker worker(run);
+  ASSERT_OK(run.coordinator->WaitUntilFinished());
+  EXPECT_THAT(run.coordinator->Status().device_models, ::testing::ElementsAre("test"));
+
+  const std::map<int64_t, Snapshot> snapshots = run.checkpointer->snapshots();
+  EXPECT_THAT(snapshots.at(2).state.device_models, ::testing::ElementsAre("test"));
+  {
+    TestRun resumed(config, {.resume = &snapshots.at(2)});
+    EXPECT_THAT(resumed.coordinator->Attach(other),
+                StatusIs(absl::StatusCode::kInvalidArgument, "relay.device_models: ONE: this worker computes with"));
+    FakeWorker same(resumed);
+    ASSERT_OK(resumed.coordinator->WaitUntilFinished());
+  }
+  config.relay.device_models = DeviceModelRule::kAny;
+  TestRun mixed(config, {.resume = &snapshots.at(2)});
+  EXPECT_OK(mixed.coordinator->Attach(other));
+  FakeWorker same(mixed);
+  ASSERT_OK(mixed.coordinator->WaitUntilFinished());
+}
+
 TEST(CoordinatorTest, NonsenseFromAWorkerIsRefusedByField) {
   TestRun run(SmallRun());
-  const WorkerId id = *run.coordinator->Attach({.device_name = "cpu", .device_cap_bytes = 1});
+  const WorkerId id = *run.coordinator->Attach({.device_name = "cpu", .device_model = "test", .device_cap_bytes = 1});
   EXPECT_THAT(run.coordinator->PassDone(id, StepId(0), {}, {}),
               StatusIs(absl::StatusCode::kInvalidArgument, "pass_done.step: 0"));
   EXPECT_THAT(run.coordinator->PassDone(id, StepId(-1), {}, {}), StatusIs(absl::StatusCode::kInvalidArgument));
   EXPECT_THAT(run.coordinator->PassDone(WorkerId(99), StepId(0), {}, {}), StatusIs(absl::StatusCode::kNotFound));
   EXPECT_THAT(run.coordinator->Ready(id, {}), StatusIs(absl::StatusCode::kFailedPrecondition));
-  EXPECT_THAT(run.coordinator->Attach({.device_name = "cpu"}),
+  EXPECT_THAT(run.coordinator->Attach({.device_name = "cpu", .device_model = "test"}),
               StatusIs(absl::StatusCode::kInvalidArgument, "device_cap_bytes"));
   run.coordinator->Disconnect(WorkerId(99), absl::OkStatus());
   run.coordinator->Disconnect(id, absl::OkStatus());

@@ -35,31 +35,42 @@ constexpr absl::Duration kStandstill = absl::Seconds(1);
 }  // namespace
 
 absl::StatusOr<WorkerId> CoordinatorImpl::Attach(WorkerInfo info) {
+  EPS_RETURN_IF_ERROR(CheckWorkerInfo(info));  // before its device model is told to anybody
   const WorkerInfo shown = info;
-  absl::StatusOr<WorkerId> worker;
-  std::string other_model;
+  WorkerId worker;
+  absl::StatusOr<std::string> mixed_with;
   {
     MutexLock lock(mu_);
     if (over_) return absl::FailedPreconditionError("the run is over");
-    other_model = members_.OtherDeviceModel(info.device_model);
-    worker = members_.Attach(std::move(info), clock_());
-    if (worker.ok()) ++counts_.workers_attached;
+    mixed_with = device_models_.Admit(info.device_model, members_.OtherDeviceModel(info.device_model));
+    if (mixed_with.ok()) {
+      EPS_ASSIGN_OR_RETURN(worker, members_.Attach(std::move(info), clock_()));
+      ++counts_.workers_attached;
+    }
   }
-  if (worker.ok() && !other_model.empty()) {
-    LogWarning("device_models_differ", {{"worker", worker->value()},
-                                        {"device_model", shown.device_model},
-                                        {"other", other_model},
-                                        {"means", "the run goes on; its bits are promised for one device model only"}});
+  if (!mixed_with.ok()) {
+    LogWarning("worker_refused", {{"host", shown.host_name},
+                                  {"process", shown.process_id},
+                                  {"device_model", shown.device_model},
+                                  {"why", mixed_with.status().message()}});
+    return mixed_with.status();
   }
-  if (worker.ok()) {
-    LogInfo("worker_attached", {{"worker", worker->value()},
-                                {"device", shown.device_name},
-                                {"device_model", shown.device_model},
-                                {"device_cap_bytes", shown.device_cap_bytes},
-                                {"host", shown.host_name},
-                                {"process", shown.process_id},
-                                {"threads", shown.threads}});
+  if (!mixed_with->empty()) {
+    LogWarning(
+        "device_models_differ",
+        {{"worker", worker.value()},
+         {"device_model", shown.device_model},
+         {"other", *mixed_with},
+         {"means", "the run goes on; its bits are promised for one device model only"},
+         {"next", "where they matter: relay.device_models: ONE, and --vectors for processors of several kinds"}});
   }
+  LogInfo("worker_attached", {{"worker", worker.value()},
+                              {"device", shown.device_name},
+                              {"device_model", shown.device_model},
+                              {"device_cap_bytes", shown.device_cap_bytes},
+                              {"host", shown.host_name},
+                              {"process", shown.process_id},
+                              {"threads", shown.threads}});
   return worker;
 }
 
@@ -85,7 +96,8 @@ absl::StatusOr<Choices> CoordinatorImpl::OfferChoices(WorkerId worker, Choices o
   absl::StatusOr<Choices> held;
   {
     MutexLock lock(mu_);
-    EPS_ASSIGN_OR_RETURN(device_model, members_.DeviceModel(worker, clock_()));
+    EPS_RETURN_IF_ERROR(members_.Renew(worker, clock_()));
+    device_model = members_.DeviceModel(worker);
     is_first = choices_.Held(device_model).empty();
     held = choices_.Offer(device_model, std::move(offered));
   }

@@ -66,6 +66,7 @@ struct RunStatus {
   int64_t device_peak_bytes = 0;                // the largest over all workers of this sitting
   int64_t device_cap_bytes = 0;                 // the same, of what they are allowed
   int most_workers = 0;                         // that were ready at once, in a step of this sitting
+  std::vector<std::string> device_models;       // that it was computed with so far, over all sittings
   double predicted_step_seconds = 0;            // by the newest worker's plan (WorkerMemory); 0: not known
   double median_step_seconds = 0;               // of the last 101 steps of this sitting; 0: there are none
   int64_t skipped_steps = 0;                    // over all sittings

@@ -1,12 +1,12 @@
 #include "gpu_worker/profile/kept_profile.h"
 
-#include <algorithm>
 #include <cstdlib>
-#include <thread>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
+#include "common/base/control_groups.h"
 #include "common/base/host.h"
+#include "common/spec/vector_width.h"
 #include "gpu_worker/profile/profile_file.h"
 
 namespace eps::worker {
@@ -36,17 +36,17 @@ std::string AsFileName(const std::string& text) {
 
 }  // namespace
 
-std::string KeptProfilePath(const std::string& device, int threads) {
+std::string KeptProfilePath(const std::string& device, int threads, const std::string& vectors) {
   const std::string folder = CacheFolder();
   if (folder.empty()) return "";
-  return absl::StrCat(folder, "/eps/profiles/", AsFileName(ProcessorName()), "-",
-                      std::max(1u, std::thread::hardware_concurrency()), "-", AsFileName(device), "-", threads,
+  return absl::StrCat(folder, "/eps/profiles/", AsFileName(ProcessorName()), "-", UsableCores(), "-",
+                      AsFileName(device), "-", threads, vectors == kWidestVectors ? "" : absl::StrCat("-", vectors),
                       ".json");
 }
 
-std::string ChooseProfile(const std::string& told, const std::string& device, int threads) {
+std::string ChooseProfile(const std::string& told, const std::string& device, int threads, const std::string& vectors) {
   if (!told.empty()) return told;
-  const std::string kept = KeptProfilePath(device, threads);
+  const std::string kept = KeptProfilePath(device, threads, vectors);
   return !kept.empty() && ReadProfile(kept).ok() ? kept : kNominalProfile;
 }
 

@@ -9,13 +9,14 @@ namespace eps::worker {
 inline constexpr char kNominalProfile[] = "nominal";
 
 // Where `eps profile` keeps what it measured last of a device with so many threads that compute, and where plans and workers
-// look for it: $XDG_CACHE_HOME/eps/profiles/PROCESSOR-CORES-DEVICE-THREADS.json, or below ~/.cache. The processor is part of
-// the name, as one home may be on several machines; a GPU's model is not. "" where the environment names neither folder.
-std::string KeptProfilePath(const std::string& device, int threads);
+// look for it: $XDG_CACHE_HOME/eps/profiles/PROCESSOR-CORES-DEVICE-THREADS.json, with -VECTORS where these are not the
+// processor's widest (vector_width.h), or below ~/.cache. The processor is part of the name, as one home may be on several
+// machines; a GPU's model is not. "" where the environment names neither folder.
+std::string KeptProfilePath(const std::string& device, int threads, const std::string& vectors);
 
 // The file that plans are made from, or kNominalProfile; never "". `told` where it says something, else the kept one, if it
 // is there and can be read: nobody named it, and so nobody is refused for it.
-std::string ChooseProfile(const std::string& told, const std::string& device, int threads);
+std::string ChooseProfile(const std::string& told, const std::string& device, int threads, const std::string& vectors);
 
 }  // namespace eps::worker
 

@@ -35,7 +35,7 @@ class Variable {
 class KeptProfileTest : public testing::Test {
  protected:
   std::string Keep(const std::string& text) {
-    const std::string path = KeptProfilePath("cpu", 2);
+    const std::string path = KeptProfilePath("cpu", 2, "widest");
     EXPECT_OK(MakeDirs(DirName(path)));
     EXPECT_OK(WriteFileAtomically(path, text));
     return path;
@@ -47,8 +47,9 @@ class KeptProfileTest : public testing::Test {
 };
 
 TEST_F(KeptProfileTest, EachDeviceAndNumberOfThreadsHasItsOwn) {
-  std::vector<std::string> paths = {KeptProfilePath("cpu", 1), KeptProfilePath("cpu", 2), KeptProfilePath("cuda:0", 2),
-                                    KeptProfilePath("cuda:1", 2)};
+  std::vector<std::string> paths = {KeptProfilePath("cpu", 1, "widest"), KeptProfilePath("cpu", 2, "widest"),
+                                    KeptProfilePath("cuda:0", 2, "widest"), KeptProfilePath("cuda:1", 2, "widest"),
+                                    KeptProfilePath("cpu", 2, "avx2")};
   for (const std::string& path : paths) EXPECT_EQ(path.rfind(folder_.path() + "/eps/profiles/", 0), 0u) << path;
   std::sort(paths.begin(), paths.end());
   EXPECT_EQ(std::unique(paths.begin(), paths.end()), paths.end());
@@ -56,26 +57,27 @@ TEST_F(KeptProfileTest, EachDeviceAndNumberOfThreadsHasItsOwn) {
 
 TEST_F(KeptProfileTest, AFolderThatIsNotAbsoluteDoesNotCount) {
   cache_.Set("relative");
-  EXPECT_EQ(KeptProfilePath("cpu", 1).rfind("/some/home/.cache/eps/profiles/", 0), 0u);
+  EXPECT_EQ(KeptProfilePath("cpu", 1, "widest").rfind("/some/home/.cache/eps/profiles/", 0), 0u);
   home_.Set(nullptr);
-  EXPECT_EQ(KeptProfilePath("cpu", 1), "");
-  EXPECT_EQ(ChooseProfile("", "cpu", 1), kNominalProfile);
+  EXPECT_EQ(KeptProfilePath("cpu", 1, "widest"), "");
+  EXPECT_EQ(ChooseProfile("", "cpu", 1, "widest"), kNominalProfile);
 }
 
 TEST_F(KeptProfileTest, WhatIsToldComesFirstThenWhatIsKept) {
-  EXPECT_EQ(ChooseProfile("", "cpu", 2), kNominalProfile);
+  EXPECT_EQ(ChooseProfile("", "cpu", 2, "widest"), kNominalProfile);
   const std::string path = Keep(ProfileToJson(NominalProfile("cpu")));
-  EXPECT_EQ(ChooseProfile("", "cpu", 2), path);
-  EXPECT_EQ(ChooseProfile("", "cpu", 3), kNominalProfile);
-  EXPECT_EQ(ChooseProfile("", "cuda", 2), kNominalProfile);
-  EXPECT_EQ(ChooseProfile("other.json", "cpu", 2), "other.json");
-  EXPECT_EQ(ChooseProfile("nominal", "cpu", 2), kNominalProfile);
+  EXPECT_EQ(ChooseProfile("", "cpu", 2, "widest"), path);
+  EXPECT_EQ(ChooseProfile("", "cpu", 3, "widest"), kNominalProfile);
+  EXPECT_EQ(ChooseProfile("", "cpu", 2, "avx2"), kNominalProfile);
+  EXPECT_EQ(ChooseProfile("", "cuda", 2, "widest"), kNominalProfile);
+  EXPECT_EQ(ChooseProfile("other.json", "cpu", 2, "widest"), "other.json");
+  EXPECT_EQ(ChooseProfile("nominal", "cpu", 2, "widest"), kNominalProfile);
 }
 
 TEST_F(KeptProfileTest, WhatIsNoProfileIsPassedOver) {
   for (const char* text : {"", "no profile", "{}"}) {
     Keep(text);
-    EXPECT_EQ(ChooseProfile("", "cpu", 2), kNominalProfile) << text;
+    EXPECT_EQ(ChooseProfile("", "cpu", 2, "widest"), kNominalProfile) << text;
   }
 }
 

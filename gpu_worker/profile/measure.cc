@@ -20,6 +20,7 @@
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
+#include "common/base/control_groups.h"
 #include "common/base/host.h"
 #include "common/base/status_macros.h"
 #include "common/model/model_spec.h"
@@ -350,7 +351,7 @@ class Measurement {
 
   // Copies of swapped activations, updates and a block's forward, each alone and each beside each other.
   absl::Status MeasureSharing() {
-    UpdateLoop update(static_cast<int>(std::max(1u, std::thread::hardware_concurrency())));
+    UpdateLoop update(UsableCores());
     Stream &in = device_->stream(StreamId::kIn), &out = device_->stream(StreamId::kOut);
     const std::array<Unit, kNumActivities> units = {
         UnitOf(Kind::kForward, LayerOf(LayerKind::kBlock)),

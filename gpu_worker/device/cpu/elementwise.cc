@@ -311,6 +311,8 @@ void EmbeddingBackwardImpl(const EmbeddingBackwardArgs& args, int64_t begin, int
   }
 }
 
+const char* TargetNameImpl() { return hwy::TargetName(HWY_TARGET); }
+
 }  // namespace
 }  // namespace HWY_NAMESPACE
 }  // namespace eps::worker::cpu
@@ -329,6 +331,7 @@ HWY_EXPORT(AddGradientImpl);
 HWY_EXPORT(EmitImpl);
 HWY_EXPORT(EmbeddingImpl);
 HWY_EXPORT(EmbeddingBackwardImpl);
+HWY_EXPORT(TargetNameImpl);
 
 void ActivationBackwardElems(const ActivationBackwardArgs& args, int64_t begin, int64_t end) {
   HWY_DYNAMIC_DISPATCH(ActivationBackwardImpl)(args, begin, end);
@@ -375,15 +378,8 @@ void EmbeddingBackwardColumns(const EmbeddingBackwardArgs& args, int64_t begin, 
   HWY_DYNAMIC_DISPATCH(EmbeddingBackwardImpl)(args, begin, end);
 }
 
-namespace {
-// The best of the targets that the processor has and these kernels are compiled for.
-int64_t BestTarget() {
-  const int64_t usable = hwy::SupportedTargets() & (HWY_TARGETS);
-  return usable & -usable;  // Highway's lowest bit is its best target
-}
-}  // namespace
-bool VectorTargetSupported() { return BestTarget() != 0; }
-const char* VectorTargetName() { return hwy::TargetName(BestTarget()); }
+bool VectorTargetSupported() { return (hwy::SupportedTargets() & (HWY_TARGETS)) != 0; }
+const char* VectorTargetName() { return HWY_DYNAMIC_DISPATCH(TargetNameImpl)(); }
 
 }  // namespace eps::worker::cpu
 #endif  // HWY_ONCE

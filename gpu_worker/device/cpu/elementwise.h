@@ -27,9 +27,9 @@ void EmbeddingRows(const EmbeddingArgs& args, const DropoutPlan& dropout, int64_
 // Columns [begin, end) of dwte and dwpe, all rows in order; dy has been through the dropout.
 void EmbeddingBackwardColumns(const EmbeddingBackwardArgs& args, int64_t begin, int64_t end);
 
-// Whether the processor has the instructions that the kernels are compiled for, and their name,
-// e.g. "AVX3".
+// Whether the processor has instructions that the kernels are compiled for.
 bool VectorTargetSupported();
+// The name of those that they run with, e.g. "AVX3". Only where some are supported.
 const char* VectorTargetName();
 
 }  // namespace eps::worker::cpu
