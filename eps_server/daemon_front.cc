@@ -9,24 +9,21 @@
 
 namespace eps::server {
 
-DaemonFront::DaemonFront(Options options) : options_(std::move(options)) {}
-
-absl::StatusOr<std::unique_ptr<DaemonFront>> DaemonFront::Open(Options given) {
-  std::unique_ptr<DaemonFront> front(new DaemonFront(std::move(given)));
-  const Options& options = front->options_;
+absl::StatusOr<std::unique_ptr<DaemonFront>> DaemonFront::Open(const DaemonOptions& options,
+                                                               const ListenAddress& listen, RpcServerOptions rpc,
+                                                               uint64_t incarnation, const LongWork* work) {
+  std::unique_ptr<DaemonFront> front(new DaemonFront(options.out));
   EPS_ASSIGN_OR_RETURN(front->page_, DaemonPage::Start(options.metrics_listen, options.metrics_any_address));
-  front->page_->Show([work = options.work] {
+  front->page_->Show([work] {
     const LongWork::View at = work->Look();
     DaemonView view;
     view.start_done_bytes = at.done_bytes;
     view.start_total_bytes = at.total_bytes;
     return view;
   });
-  RpcServerOptions rpc = options.rpc;
   rpc.is_serving = false;
-  EPS_ASSIGN_OR_RETURN(front->server_,
-                       RpcServer::Start(options.listen, NewStartingServices(options.incarnation, options.work),
-                                        /*max_message_bytes=*/0, std::move(rpc)));
+  EPS_ASSIGN_OR_RETURN(front->server_, RpcServer::Start(listen, NewStartingServices(incarnation, work),
+                                                        /*max_message_bytes=*/0, std::move(rpc)));
   front->is_starting_ = true;
   EPS_RETURN_IF_ERROR(
       WriteEndpointFile(options.out, EndpointFile::kStarting, front->server_->LocalAddress(), front->page_->address()));
@@ -36,14 +33,13 @@ absl::StatusOr<std::unique_ptr<DaemonFront>> DaemonFront::Open(Options given) {
 
 DaemonFront::~DaemonFront() {
   // Who does not find it looks no further, and nothing can be done about an error here.
-  if (is_starting_) RemoveEndpointFile(options_.out, EndpointFile::kStarting).IgnoreError();
+  if (is_starting_) RemoveEndpointFile(out_, EndpointFile::kStarting).IgnoreError();
 }
 
 absl::Status DaemonFront::GoOn(std::vector<std::unique_ptr<grpc::Service>> services, int max_message_bytes) {
   EPS_RETURN_IF_ERROR(server_->Replace(std::move(services), max_message_bytes));
-  EPS_RETURN_IF_ERROR(
-      WriteEndpointFile(options_.out, EndpointFile::kRunning, server_->LocalAddress(), page_->address()));
-  EPS_RETURN_IF_ERROR(RemoveEndpointFile(options_.out, EndpointFile::kStarting));
+  EPS_RETURN_IF_ERROR(WriteEndpointFile(out_, EndpointFile::kRunning, server_->LocalAddress(), page_->address()));
+  EPS_RETURN_IF_ERROR(RemoveEndpointFile(out_, EndpointFile::kStarting));
   is_starting_ = false;
   return absl::OkStatus();
 }

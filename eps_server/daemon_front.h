@@ -10,6 +10,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "common/base/long_work.h"
+#include "eps_server/daemon.h"
 #include "eps_server/service/listen_address.h"
 #include "eps_server/service/rpc_server.h"
 #include "eps_server/telemetry/daemon_page.h"
@@ -26,17 +27,12 @@ namespace eps::server {
 // Threads: one
 class DaemonFront {
  public:
-  struct Options {
-    std::string out;  // its folder, which is there
-    ListenAddress listen;
-    RpcServerOptions rpc = {};
-    std::string metrics_listen;
-    bool metrics_any_address = false;
-    uint64_t incarnation = 0;
-    const LongWork* work = nullptr;  // what is done until GoOn; outlives this, or a GoOn that succeeded
-  };
+  // At `listen`, options.listen read, with the doors `rpc`; options.out is there. `work`: what is done until GoOn; it outlives
+  // this, or a GoOn that succeeded.
   // Errors: UNAVAILABLE an address is in use · the system's, naming the file
-  static absl::StatusOr<std::unique_ptr<DaemonFront>> Open(Options options);
+  static absl::StatusOr<std::unique_ptr<DaemonFront>> Open(const DaemonOptions& options, const ListenAddress& listen,
+                                                           RpcServerOptions rpc, uint64_t incarnation,
+                                                           const LongWork* work);
   ~DaemonFront();
 
   // The model is there: peers that wait come to `services`.
@@ -49,9 +45,9 @@ class DaemonFront {
   std::unique_ptr<DaemonPage> TakePage() { return std::move(page_); }
 
  private:
-  explicit DaemonFront(Options options);
+  explicit DaemonFront(std::string out) : out_(std::move(out)) {}
 
-  const Options options_;
+  const std::string out_;
   bool is_starting_ = false;  // starting.json is there
   std::unique_ptr<DaemonPage> page_;
   std::unique_ptr<RpcServer> server_;

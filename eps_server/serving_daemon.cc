@@ -44,13 +44,7 @@ class ServingDaemon final : public Daemon {
     absl::StatusOr<FileDescriptor> lock = LockDirectory(options_.out);
     if (!lock.ok()) return Annotate(lock.status(), "--out");
     out_lock_ = *std::move(lock);
-    EPS_ASSIGN_OR_RETURN(front_, DaemonFront::Open({.out = options_.out,
-                                                    .listen = listen_,
-                                                    .rpc = std::move(rpc_options),
-                                                    .metrics_listen = options_.metrics_listen,
-                                                    .metrics_any_address = options_.metrics_any_address,
-                                                    .incarnation = incarnation_,
-                                                    .work = &work_}));
+    EPS_ASSIGN_OR_RETURN(front_, DaemonFront::Open(options_, listen_, std::move(rpc_options), incarnation_, &work_));
     EPS_ASSIGN_OR_RETURN(
         served_,
         LoadCheckpointForServing(options_.serve_folder,

@@ -133,13 +133,7 @@ class TrainingDaemon final : public Daemon {
     // What comes now may take long.
     EPS_ASSIGN_OR_RETURN(out_, NewFolder::Make(options_.out));
     EPS_RETURN_IF_ERROR(LockOut());
-    EPS_ASSIGN_OR_RETURN(front_, DaemonFront::Open({.out = options_.out,
-                                                    .listen = listen_,
-                                                    .rpc = std::move(rpc_options),
-                                                    .metrics_listen = options_.metrics_listen,
-                                                    .metrics_any_address = options_.metrics_any_address,
-                                                    .incarnation = incarnation_,
-                                                    .work = &work_}));
+    EPS_ASSIGN_OR_RETURN(front_, DaemonFront::Open(options_, listen_, std::move(rpc_options), incarnation_, &work_));
     EPS_RETURN_IF_ERROR(OpenData());
     EPS_ASSIGN_OR_RETURN(model_, BuildModel(run_.model));
     DaemonMemory memory = ComputeDaemonMemory(model_, run_);
