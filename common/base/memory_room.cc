@@ -1,6 +1,7 @@
 #include "common/base/memory_room.h"
 
 #include <algorithm>
+#include <optional>
 #include <vector>
 
 #include "absl/strings/ascii.h"

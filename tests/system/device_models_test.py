@@ -4,8 +4,8 @@ import json
 import signal
 import unittest
 
-from eps_run import (BIN, TIME_SCALE, ByHandTest, SystemTest, committed_steps, latest_checkpoint, model_hash, run, summary, train,
-                     wait_for_steps)
+from eps_run import (BIN, TIME_SCALE, ByHandTest, SystemTest, committed_steps, latest_checkpoint, model_hash, run,
+                     summary, train, wait_for_steps)
 
 # How far the losses of two device models may part in a hundred steps, of each step and of the last twenty together
 # (docs/notation.md): with wire and gradients in fp32, and in bf16.
