@@ -9,6 +9,7 @@ namespace eps {
 std::vector<absl::string_view> MomentNames(const OptimizerConfig& optimizer) {
   switch (optimizer.rule) {
     case OptimizerRule::kAdamW:
+    case OptimizerRule::kAdam:
     case OptimizerRule::kLamb:
       return {"exp_avg", "exp_avg_sq"};
     case OptimizerRule::kLion:

@@ -43,6 +43,15 @@ void CheckRule(const proto::Optimizer& optimizer, Checker& check, OptimizerConfi
     }
     return;
   }
+  if (optimizer.has_adam()) {
+    const proto::Adam& adam = optimizer.adam();
+    out.rule = OptimizerRule::kAdam;
+    out.beta1 = check.BelowOne("optimizer.adam.beta1", EPS_FIELD(adam, beta1), 0.9);
+    out.beta2 = check.BelowOne("optimizer.adam.beta2", EPS_FIELD(adam, beta2), 0.999);
+    out.eps = check.Positive("optimizer.adam.eps", EPS_FIELD(adam, eps), 1e-8);
+    out.weight_decay = check.NotNegative("optimizer.adam.weight_decay", EPS_FIELD(adam, weight_decay), 0);
+    return;
+  }
   const proto::AdamW& adamw = optimizer.adamw();
   out.rule = OptimizerRule::kAdamW;
   out.beta1 = check.BelowOne("optimizer.adamw.beta1", EPS_FIELD(adamw, beta1), 0.9);
@@ -97,24 +106,41 @@ void CheckGroups(const proto::Optimizer& optimizer, const ModelConfig& model, Ch
   check.Take(built.ok() ? AssignParameterGroups(*built, out.groups).status() : built.status());
 }
 
+ScheduleDecay ToScheduleDecay(proto::Schedule::Decay decay) {
+  switch (decay) {
+    case proto::Schedule::LINEAR:
+      return ScheduleDecay::kLinear;
+    case proto::Schedule::COSINE:
+      return ScheduleDecay::kCosine;
+    case proto::Schedule::ONE_MINUS_SQRT:
+      return ScheduleDecay::kOneMinusSqrt;
+    case proto::Schedule::INVERSE_SQRT:
+      return ScheduleDecay::kInverseSqrt;
+    default:
+      return ScheduleDecay::kConstant;
+  }
+}
+
 void CheckSchedule(const proto::Schedule& schedule, Checker& check, OptimizerConfig& out) {
   out.peak_learning_rate = check.Positive("optimizer.schedule.peak", EPS_FIELD(schedule, peak), 0);
   out.final_learning_rate = check.NotNegative("optimizer.schedule.final", EPS_FIELD(schedule, final), 0);
   out.warmup_steps =
       check.Integer<int64_t>("optimizer.schedule.warmup_steps", EPS_FIELD(schedule, warmup_steps), 0, 0, kMaxSteps);
   if (schedule.has_final() && !schedule.has_decay()) {
-    check.Fail("optimizer.schedule.final", "given without optimizer.schedule.decay; add decay: LINEAR or COSINE");
+    check.Fail("optimizer.schedule.final",
+               "given without optimizer.schedule.decay; add decay: LINEAR, COSINE or ONE_MINUS_SQRT");
   }
-  switch (schedule.decay()) {
-    case proto::Schedule::LINEAR:
-      out.decay = ScheduleDecay::kLinear;
-      break;
-    case proto::Schedule::COSINE:
-      out.decay = ScheduleDecay::kCosine;
-      break;
-    default:
-      out.decay = ScheduleDecay::kConstant;
+  out.decay = ToScheduleDecay(schedule.decay());
+  if (out.decay == ScheduleDecay::kInverseSqrt && out.warmup_steps == 0) {
+    check.Fail("optimizer.schedule.warmup_steps", "0, must be at least 1 with INVERSE_SQRT, which falls from there on");
   }
+  if (!schedule.has_decay_steps()) return;
+  if (out.decay == ScheduleDecay::kInverseSqrt || out.decay == ScheduleDecay::kConstant) {
+    check.Fail("optimizer.schedule.decay_steps",
+               "given without a decay that has an end: LINEAR, COSINE or ONE_MINUS_SQRT");
+  }
+  out.decay_steps =
+      check.Integer<int64_t>("optimizer.schedule.decay_steps", EPS_FIELD(schedule, decay_steps), 1, 1, kMaxSteps);
 }
 
 void CheckClip(const proto::Clip& clip, Checker& check, OptimizerConfig& out) {
@@ -145,6 +171,10 @@ proto::Schedule::Decay ToProto(ScheduleDecay decay) {
       return proto::Schedule::LINEAR;
     case ScheduleDecay::kCosine:
       return proto::Schedule::COSINE;
+    case ScheduleDecay::kOneMinusSqrt:
+      return proto::Schedule::ONE_MINUS_SQRT;
+    case ScheduleDecay::kInverseSqrt:
+      return proto::Schedule::INVERSE_SQRT;
   }
   return proto::Schedule::CONSTANT;
 }
@@ -183,6 +213,14 @@ void WriteOptimizer(const OptimizerConfig& optimizer, proto::Optimizer& out) {
       adamw.set_weight_decay(optimizer.weight_decay);
       break;
     }
+    case OptimizerRule::kAdam: {
+      proto::Adam& adam = *out.mutable_adam();
+      adam.set_beta1(optimizer.beta1);
+      adam.set_beta2(optimizer.beta2);
+      adam.set_eps(optimizer.eps);
+      adam.set_weight_decay(optimizer.weight_decay);
+      break;
+    }
     case OptimizerRule::kSgd:
       out.mutable_sgd()->set_momentum(optimizer.momentum);
       out.mutable_sgd()->set_weight_decay(optimizer.weight_decay);
@@ -215,6 +253,7 @@ void WriteOptimizer(const OptimizerConfig& optimizer, proto::Optimizer& out) {
   schedule.set_warmup_steps(optimizer.warmup_steps);
   schedule.set_decay(ToProto(optimizer.decay));
   schedule.set_final(optimizer.final_learning_rate);
+  if (optimizer.decay_steps > 0) schedule.set_decay_steps(optimizer.decay_steps);
   out.mutable_clip()->set_mode(ToProto(optimizer.clip));
   out.mutable_clip()->set_norm(optimizer.clip_norm);
 }

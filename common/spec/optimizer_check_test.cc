@@ -33,6 +33,38 @@ TEST_F(RunConfigTest, LionTakesItsOwnDefaults) {
   EXPECT_EQ(config.optimizer.num_moments(), 1);
 }
 
+TEST_F(RunConfigTest, AdamTakesItsOwnDefaults) {
+  const RunConfig config = MustLoad(kSmall, {{"optimizer.adam.beta1", "0.8"}});
+  EXPECT_EQ(config.optimizer.rule, OptimizerRule::kAdam);
+  EXPECT_EQ(config.optimizer.beta1, 0.8);
+  EXPECT_EQ(config.optimizer.beta2, 0.999);
+  EXPECT_EQ(config.optimizer.eps, 1e-8);
+  EXPECT_EQ(config.optimizer.weight_decay, 0);
+  EXPECT_EQ(config.optimizer.num_moments(), 2);
+  EXPECT_THAT(ParseRunConfig(SerializeRunConfig(config)), IsOkAndHolds(config));
+}
+
+TEST_F(RunConfigTest, EveryScheduleIsReadAndWritten) {
+  const std::string decay = "optimizer.schedule.decay", warmup = "optimizer.schedule.warmup_steps";
+  const RunConfig stable =
+      MustLoad(kSmall, {{decay, "ONE_MINUS_SQRT"}, {"optimizer.schedule.decay_steps", "7"}, {warmup, "2"}});
+  EXPECT_EQ(stable.optimizer.decay, ScheduleDecay::kOneMinusSqrt);
+  EXPECT_EQ(stable.optimizer.decay_steps, 7);
+  const RunConfig inverse = MustLoad(kSmall, {{decay, "INVERSE_SQRT"}, {warmup, "2"}});
+  EXPECT_EQ(inverse.optimizer.decay, ScheduleDecay::kInverseSqrt);
+  for (const RunConfig& config : {stable, inverse}) {
+    EXPECT_THAT(ParseRunConfig(SerializeRunConfig(config)), IsOkAndHolds(config));
+  }
+  EXPECT_THAT(Load(kSmall, {{decay, "INVERSE_SQRT"}}),
+              StatusIs(kInvalid, "optimizer.schedule.warmup_steps: 0, must be at least 1 with INVERSE_SQRT"));
+  for (const char* unending : {"CONSTANT", "INVERSE_SQRT"}) {
+    EXPECT_THAT(Load(kSmall, {{decay, unending}, {warmup, "2"}, {"optimizer.schedule.decay_steps", "7"}}),
+                StatusIs(kInvalid, "optimizer.schedule.decay_steps: given without a decay that has an end"));
+  }
+  EXPECT_THAT(Load(kSmall, {{decay, "LINEAR"}, {"optimizer.schedule.decay_steps", "0"}}),
+              StatusIs(kInvalid, "optimizer.schedule.decay_steps: 0, must be"));
+}
+
 TEST_F(RunConfigTest, SgdTakesItsOwnDefaults) {
   const RunConfig config = MustLoad(kSmall, {{"optimizer.sgd.momentum", "0.5"}});
   EXPECT_EQ(config.optimizer.rule, OptimizerRule::kSgd);
@@ -74,6 +106,9 @@ TEST_F(RunConfigTest, OptimizerValuesOutsideTheirRangeAreNamed) {
            Case{"optimizer.adamw.eps", "1e-300", "optimizer.adamw.eps: 1e-300, must be greater than 0"},
            Case{"optimizer.schedule.peak", "1e39", "optimizer.schedule.peak: 1e+39"},
            Case{"optimizer.adamw.weight_decay", "inf", "optimizer.adamw.weight_decay: inf"},
+           Case{"optimizer.adam.beta1", "1", "optimizer.adam.beta1: 1"},
+           Case{"optimizer.adam.eps", "0", "optimizer.adam.eps: 0, must be greater than 0"},
+           Case{"optimizer.adam.weight_decay", "-1", "optimizer.adam.weight_decay: -1"},
            Case{"optimizer.sgd.momentum", "1", "optimizer.sgd.momentum: 1"},
            Case{"optimizer.lion.beta2", "1", "optimizer.lion.beta2: 1"},
            Case{"optimizer.lion.weight_decay", "-1", "optimizer.lion.weight_decay: -1"},

@@ -25,8 +25,8 @@ namespace eps {
 enum class TokenForm { kBytes, kTokenFile, kModel };
 enum class DocumentMode { kJoined, kPacked, kPadded };
 enum class DataOrder { kSequential, kShuffled };
-enum class OptimizerRule { kAdamW, kSgd, kLion, kLamb };
-enum class ScheduleDecay { kConstant, kLinear, kCosine };
+enum class OptimizerRule { kAdamW, kSgd, kLion, kLamb, kAdam };
+enum class ScheduleDecay { kConstant, kLinear, kCosine, kOneMinusSqrt, kInverseSqrt };
 enum class ClipMode { kNone, kExact, kPerBlob, kLagged };
 enum class InnerPolicy { kAuto, kKeep, kSwap, kRecompute };
 enum class BoundaryPolicy { kAuto, kHost, kDevice };
@@ -107,8 +107,8 @@ struct ParameterGroupConfig {
 
 struct OptimizerConfig {
   OptimizerRule rule = OptimizerRule::kAdamW;
-  double beta1 = 0.9, beta2 = 0.999;  // AdamW, LAMB and Lion
-  double eps = 1e-8;                  // AdamW, LAMB
+  double beta1 = 0.9, beta2 = 0.999;  // all but SGD
+  double eps = 1e-8;                  // AdamW, Adam, LAMB
   double max_trust_ratio = 0x1p64;    // LAMB; beyond it steps would leave fp32
   double momentum = 0;                // SGD
   double weight_decay = 0;            // of tensors of two or more dimensions that no group gives another
@@ -117,12 +117,17 @@ struct OptimizerConfig {
   double final_learning_rate = 0;
   int64_t warmup_steps = 0;
   ScheduleDecay decay = ScheduleDecay::kConstant;
+  int64_t decay_steps = 0;  // 0: all that the warm-up leaves
   ClipMode clip = ClipMode::kNone;
   double clip_norm = 0;
 
-  // Values that the rule keeps of each parameter: AdamW's and LAMB's m and v, the momentum of SGD and Lion.
+  // Rules with AdamW's two moments and its bias correction.
+  bool has_adam_moments() const {
+    return rule == OptimizerRule::kAdamW || rule == OptimizerRule::kAdam || rule == OptimizerRule::kLamb;
+  }
+  // Values that the rule keeps of each parameter: Adam's m and v, the momentum of SGD and Lion.
   int num_moments() const {
-    if (rule == OptimizerRule::kAdamW || rule == OptimizerRule::kLamb) return 2;
+    if (has_adam_moments()) return 2;
     return rule == OptimizerRule::kLion || momentum != 0 ? 1 : 0;
   }
 

@@ -219,6 +219,8 @@ double UpdateChunkImpl(const ChunkState& chunk, const ChunkGradient& gradient, a
       case OptimizerRule::kAdamW:
       case OptimizerRule::kLamb:
         return UpdateWith<AdamW<Moments>>(chunk, program, ranges, scalars);
+      case OptimizerRule::kAdam:
+        return UpdateWith<Adam<Moments>>(chunk, program, ranges, scalars);
       case OptimizerRule::kLion:
         return UpdateWith<Lion<Moments>>(chunk, program, ranges, scalars);
       case OptimizerRule::kSgd:

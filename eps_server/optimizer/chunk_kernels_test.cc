@@ -67,6 +67,24 @@ TEST_P(ChunkKernelsTest, AdamWAgreesWithFp64) {
   ExpectClose(squares, want_squares, 1e-12, -1);
 }
 
+TEST_P(ChunkKernelsTest, AdamAgreesWithFp64) {
+  const Gradient gradient(Leaves(4), 4, Dtype::kBf16, 1);
+  Chunk chunk(GetParam(), 2);
+  const Chunk before = chunk;
+  const double lr = 1e-3, scale = 0.25;
+  const int t = 3;
+  UpdateChunk(chunk.state, gradient.gradient, kRanges, ScalarsOf(AdamConfig(), lr, t, scale), nullptr);
+  for (int64_t i = 0; i < kElems; ++i) {
+    const double g = gradient.SumAt(i) * scale + (Decays(i) ? 0.1 * before.master[i] : 0);
+    const double m = 0.9 * before.m[i] + 0.1 * g, v = 0.95 * before.v[i] + 0.05 * g * g;
+    const double bias1 = 1 - std::pow(0.9, t), bias2 = 1 - std::pow(0.95, t);
+    ExpectClose(chunk.Updated(i), before.master[i] - lr / bias1 * m / (std::sqrt(v) / std::sqrt(bias2) + 1e-8), 1e-6,
+                i);
+    ExpectClose(chunk.m[i], m, 1e-6, i);
+    ExpectClose(chunk.v[i], v, 1e-6, i);
+  }
+}
+
 TEST_P(ChunkKernelsTest, SgdAgreesWithFp64) {
   for (const double momentum : {0.0, 0.9}) {
     const Gradient gradient(Leaves(3), 3, Dtype::kF32, 5);
@@ -107,7 +125,7 @@ TEST_P(ChunkKernelsTest, LionAgreesWithFp64) {
 TEST_P(ChunkKernelsTest, ZeroPaddingStaysZero) {
   Gradient gradient(Leaves(1), 1, Dtype::kF32, 1);
   std::fill(gradient.f32[0].begin(), gradient.f32[0].end(), 0.0f);
-  for (const OptimizerConfig& config : {AdamWConfig(), SgdConfig(0.9), LionConfig()}) {
+  for (const OptimizerConfig& config : {AdamWConfig(), AdamConfig(), SgdConfig(0.9), LionConfig()}) {
     Chunk chunk(GetParam(), 2);
     for (std::vector<float>* zeros : {&chunk.master, &chunk.out32, &chunk.m, &chunk.v}) {
       std::fill(zeros->begin(), zeros->end(), 0.0f);
@@ -242,7 +260,7 @@ TEST(ChunkKernelsBitsTest, DoNotDependOnTheVectorWidth) {
     ASSERT_OK(CheckVectorUnit());
     std::string bits;
     for (const Dtype dtype : {Dtype::kF32, Dtype::kBf16, Dtype::kF16}) {
-      for (const OptimizerConfig& config : {AdamWConfig(), SgdConfig(0.9), LionConfig(), LambConfig()}) {
+      for (const OptimizerConfig& config : {AdamWConfig(), AdamConfig(), SgdConfig(0.9), LionConfig(), LambConfig()}) {
         for (const int num_vnodes : {1, 2, 5}) {
           const Gradient gradient =
               dtype == Dtype::kF32 ? UnevenGradient(num_vnodes) : Gradient(Leaves(num_vnodes), num_vnodes, dtype, 4);

@@ -159,6 +159,11 @@ inline OptimizerConfig AdamWConfig() {
   config.weight_decay = 0.1;
   return config;
 }
+inline OptimizerConfig AdamConfig() {
+  OptimizerConfig config = AdamWConfig();
+  config.rule = OptimizerRule::kAdam;
+  return config;
+}
 inline OptimizerConfig SgdConfig(double momentum) {
   OptimizerConfig config;
   config.rule = OptimizerRule::kSgd;

@@ -77,7 +77,7 @@ void ExpectTheFp32OnesRounded(Dtype wire) {
   const Gradient gradient = UnevenGradient(2);
   constexpr int64_t kFirstElem = 3 * kChunkElems;
   for (const MomentFormat format : {MomentFormat::kBf16, MomentFormat::kFp8}) {
-    for (const OptimizerConfig& config : {AdamWConfig(), SgdConfig(0.9), LionConfig(), LambConfig()}) {
+    for (const OptimizerConfig& config : {AdamWConfig(), AdamConfig(), SgdConfig(0.9), LionConfig(), LambConfig()}) {
       Chunk exact(wire, 4), rounded(wire, 4);
       for (int64_t i = 0; i < kElems; ++i) {
         rounded.m[i] *= Unevenness(i);

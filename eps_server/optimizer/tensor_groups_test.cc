@@ -221,7 +221,7 @@ TEST(TensorGroupsEngineTest, TrustRatiosStopAtTheirBound) {
 
 TEST(TensorGroupsEngineTest, GroupsOfEveryTensorAreAnotherRateAndDecayOfAnyRule) {
   for (const OptimizerRule rule :
-       {OptimizerRule::kAdamW, OptimizerRule::kLamb, OptimizerRule::kLion, OptimizerRule::kSgd}) {
+       {OptimizerRule::kAdamW, OptimizerRule::kAdam, OptimizerRule::kLamb, OptimizerRule::kLion, OptimizerRule::kSgd}) {
     for (const double momentum : {0.0, 0.9}) {
       RunConfig grouped = SmallRun(Mode{ClipMode::kExact, rule}, 0.01);
       grouped.optimizer.momentum = momentum;

@@ -68,6 +68,24 @@ struct AdamW {
   }
 };
 
+// With weight decay as a part of the gradient.
+template <typename Moments>
+struct Adam {
+  static constexpr bool kIsRounded = Moments::First::kIsRounded;
+  using Unit = typename AdamW<Moments>::Unit;
+  AdamW<Moments> adamw;
+  VF decay;
+  Adam(const ChunkState& chunk, const UpdateScalars& s, const GroupScalars& group)
+      : adamw(chunk, s, group), decay(hn::Set(DF(), group.decay)) {}
+  HWY_INLINE Unit Open(int64_t i) const { return adamw.Open(i); }
+  HWY_INLINE Floats Update(const Floats& p, const Floats& g, const UnitNoise& noise, Unit& unit, int half) const {
+    Floats decayed;
+    ForVecs([&](int64_t k) HWY_ATTR { decayed.v[k] = hn::MulAdd(decay, p.v[k], g.v[k]); });
+    return adamw.Update(p, decayed, noise, unit, half);
+  }
+  HWY_INLINE void Prefetch(int64_t i) const { adamw.Prefetch(i); }
+};
+
 // LAMB's u: update_scalars.h.
 template <typename Moments>
 struct LambStep {

@@ -16,16 +16,17 @@ UpdateScalars ComputeUpdateScalars(const OptimizerConfig& optimizer, absl::Span<
   s.one_minus_beta2 = static_cast<float>(1 - optimizer.beta2);
   s.eps = static_cast<float>(optimizer.eps);
   double bias1 = 1;
-  if (optimizer.rule == OptimizerRule::kAdamW || optimizer.rule == OptimizerRule::kLamb) {
+  if (optimizer.has_adam_moments()) {
     const auto t = static_cast<double>(update);
     bias1 = 1 - std::pow(optimizer.beta1, t);
     s.inv_bias1 = static_cast<float>(1 / bias1);
     s.inv_sqrt_bias2 = static_cast<float>(1 / std::sqrt(1 - std::pow(optimizer.beta2, t)));
   }
+  const bool adds_decay = optimizer.rule == OptimizerRule::kAdam;  // to the gradient
   for (const TensorGroup& group : groups) {
     const double rate = learning_rate * group.learning_rate_scale;
     s.groups.push_back({.step_size = static_cast<float>(rate / bias1),
-                        .keep = static_cast<float>(1 - rate * group.weight_decay),
+                        .keep = adds_decay ? 1 : static_cast<float>(1 - rate * group.weight_decay),
                         .decay = static_cast<float>(group.weight_decay)});
   }
   return s;

@@ -17,8 +17,8 @@ struct TensorGroup {
 
 // A TensorGroup's part in an update, rounded to fp32 once.
 struct GroupScalars {
-  float step_size = 0;  // AdamW, LAMB: learning rate / (1 - beta1^t); SGD, Lion: learning rate
-  float keep = 1;       // AdamW, LAMB, Lion: 1 - learning rate * weight decay
+  float step_size = 0;  // AdamW, Adam, LAMB: learning rate / (1 - beta1^t); SGD, Lion: learning rate
+  float keep = 1;       // AdamW, LAMB, Lion: 1 - learning rate * weight decay; Adam: 1
   float decay = 0;      // weight decay
 };
 
@@ -26,6 +26,8 @@ struct GroupScalars {
 //
 //   p *= keep          m = beta1 m + (1 - beta1) g       v = beta2 v + (1 - beta2) g^2
 //   p -= step_size * m / (sqrt(v) * inv_sqrt_bias2 + eps)
+//
+// Adam: the same with keep = 1, and g += decay p before all.
 //
 // LAMB (arXiv:1904.00962, algorithm 2): the same, with a learning rate that is multiplied by the tensor's trust ratio |p| / |u|,
 // where u = inv_bias1 * m / (sqrt(v) * inv_sqrt_bias2 + eps) + decay p.

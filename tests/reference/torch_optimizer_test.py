@@ -1,4 +1,4 @@
-"""What the daemon's optimizer does beside AdamW, against PyTorch: trust ratios, and tensors with rates of their own."""
+"""What the daemon's optimizer does beside AdamW, against PyTorch: Adam with L2, trust ratios, and tensors with rates of their own."""
 
 import torch
 
@@ -25,6 +25,14 @@ class OptimizerTest(Gpt2Reference):
         self.compare(0.5, "LINEAR", rule=self.lamb(max_trust_ratio=bound))
         reached = sum(ratio == bound for ratio in self.made.ratios)
         self.assertTrue(0 < reached < len(self.made.ratios), f"{reached} of {len(self.made.ratios)} ratios are the bound")
+
+    def test_twenty_steps_with_adam_whose_decay_is_a_gradient(self):
+        def optimizer(w):
+            return torch.optim.Adam([{"params": [p for p in w.values() if p.dim() >= 2], "weight_decay": 0.1},
+                                     {"params": [p for p in w.values() if p.dim() < 2]}], PEAK, (0.9, 0.95), 1e-8)
+        self.optimizer = optimizer
+        rule = {"adamw": None, "adam": {"beta1": 0.9, "beta2": 0.95, "eps": 1e-8, "weight_decay": 0.1}}
+        self.compare(0.5, "COSINE", "--workers", 2, rule=rule)
 
     def test_twenty_steps_with_parameter_groups(self):
         def optimizer(w):
