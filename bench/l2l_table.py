@@ -5,6 +5,7 @@ to 256 samples and 24 to 384 layers, and the largest model for 16 GiB of device 
 Arithmetic alone: nothing is trained. The last line is one JSON object."""
 
 import argparse
+import itertools
 import json
 import subprocess
 from pathlib import Path
@@ -80,11 +81,11 @@ def main():
     print("L2L: 45% less at batches of up to 256, 24 layers; a batch of 32 in less than 8 GB")
     largest = []
     for what, shape in (("1,024 wide", {}), ("8,192 wide", {"model__d_model": 8192, "model__heads": 64, "model__d_ff": 32768})):
-        for moments in ("FP32", "BF16", "FP8"):
-            layers, parameters, per_parameter = most_layers(precision__moments=moments, **shape)
-            largest.append({"shape": what, "moments": moments, "layers": layers, "parameters": parameters})
-            print(f"most that 16 GiB and 512 GB hold, {what}, {moments} moments: {layers} layers, {parameters / 1e9:.1f} billion "
-                  f"parameters ({per_parameter:.1f} bytes of host memory each); L2L: up to 50 billion")
+        for moments, versions in itertools.product(("FP32", "BF16", "FP8"), (2, 1)):
+            layers, parameters, per_parameter = most_layers(precision__moments=moments, precision__wire_versions=versions, **shape)
+            largest.append({"shape": what, "moments": moments, "wire_versions": versions, "layers": layers, "parameters": parameters})
+            print(f"most that 16 GiB and 512 GB hold, {what}, {moments} moments, wire_versions {versions}: {layers} layers, "
+                  f"{parameters / 1e9:.1f} billion parameters ({per_parameter:.1f} bytes of host memory each); L2L: up to 50 billion")
     constant = len({row["relay_bytes"] for row in rows}) == 1
     print("device memory of the relay is", "the same in every row" if constant else "NOT the same in every row")
     print(json.dumps({"rows": rows, "largest": largest, "constant": constant}))

@@ -125,6 +125,7 @@ std::unique_ptr<worker::Transport> Connect(const std::string& path, const ModelS
               .worker_id = WorkerId(1),
               .model = &model,
               .wire_dtype = dtype,
+              .wire_versions = BenchRun(model, dtype).precision.wire_versions,
               .push_bytes = server::MaxInboxBytes(model, BenchRun(model, dtype)) - kStagingBytes})
       .value();
 }

@@ -3,6 +3,9 @@
 // (prefetching made it slower, so it has none), with moments in fp32, bf16 and fp8. All sides run in turn,
 // in one process; ratios of their medians are what matters, absolute figures drift with the machine.
 //
+// One more is updated in place (precision.wire_versions: 1): the same bytes, of which those of the wire form are in a cache
+// when they are written.
+//
 //   bytes per parameter: reads 2 (wire) + 2 (rest) + 8 (moments; bf16: 4, fp8: 2 1/16) + 4 (contributions), writes 2 + 2
 //   + 8 (4, 2 1/16)
 
@@ -16,6 +19,7 @@
 #include <memory>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "CLI/CLI.hpp"
@@ -58,14 +62,15 @@ struct Settings {
 // One blob of so many whole chunks, and two 16-bit leaves of its gradient.
 class Work {
  public:
-  Work(int64_t num_chunks, MomentFormat moments) : num_chunks_(num_chunks) {
+  Work(int64_t num_chunks, MomentFormat moments, int wire_versions) : num_chunks_(num_chunks) {
     BlobSpec blob;
     blob.num_elems = num_chunks * kChunkElems;
     blob.tensors = {{.name = "all", .shape = {num_chunks, kChunkElems}}};
     ModelSpec model;
     model.blobs = {blob};
     RunConfig run;
-    run.precision = {.wire = Dtype::kBf16, .gradients = Dtype::kBf16, .moments = moments};
+    run.precision = {
+        .wire = Dtype::kBf16, .gradients = Dtype::kBf16, .moments = moments, .wire_versions = wire_versions};
     store_ = Store::Create(model, run).value();
     for (auto& leaf : leaves_) leaf.resize(static_cast<size_t>(blob.num_elems));
   }
@@ -177,7 +182,8 @@ enum class Loop { kPlain, kUpdate, kLamb };
 struct Side {
   MomentFormat moments;
   Loop loop;
-  std::vector<double> seconds;
+  int wire_versions = 2;
+  std::vector<double> seconds = {};
   double seconds_per_parameter = 0;  // the median
 };
 
@@ -185,12 +191,12 @@ void Print(const Side& side) {
   const double rate = 1 / side.seconds_per_parameter;
   const double scale = side.seconds_per_parameter / Median(side.seconds);
   std::printf(
-      "%-11s %-5s moments  %6.3f ns a parameter  [%.3f .. %.3f]  %6.0f M parameters/s  %6.1f GB/s\n",
+      "%-11s %-5s moments%s  %6.3f ns a parameter  [%.3f .. %.3f]  %6.0f M parameters/s  %6.1f GB/s\n",
       side.loop == Loop::kPlain    ? "plain loop"
       : side.loop == Loop::kUpdate ? "update"
                                    : "LAMB",
-      std::string(MomentFormatName(side.moments)).c_str(), 1e9 * side.seconds_per_parameter,
-      1e9 * scale * *std::min_element(side.seconds.begin(), side.seconds.end()),
+      std::string(MomentFormatName(side.moments)).c_str(), side.wire_versions == 1 ? ", in place" : "",
+      1e9 * side.seconds_per_parameter, 1e9 * scale * *std::min_element(side.seconds.begin(), side.seconds.end()),
       1e9 * scale * *std::max_element(side.seconds.begin(), side.seconds.end()), rate / 1e6,
       rate * (side.loop == Loop::kLamb ? LambBytesPerParameter(side.moments) : BytesPerParameter(side.moments)) / 1e9);
 }
@@ -202,17 +208,22 @@ std::vector<Side> MeasureSides(const Settings& settings, int64_t num_chunks) {
   UpdateScalars scalars = ComputeUpdateScalars(optimizer, absl::MakeConstSpan(&decaying, 1), 1e-4, 10, 1);
   volatile uint16_t zero = 0;
   std::vector<double> squares(static_cast<size_t>(num_chunks));
-  std::map<MomentFormat, std::unique_ptr<Work>> works;
+  std::map<std::pair<MomentFormat, int>, std::unique_ptr<Work>> works;
+  const auto add_work = [&](MomentFormat moments, int wire_versions) {
+    Work& work = *(works[{moments, wire_versions}] = std::make_unique<Work>(num_chunks, moments, wire_versions));
+    RunAll(settings.threads, num_chunks, [&](int64_t c) { work.Fill(c); });
+  };
   std::vector<Side> sides;
   for (const MomentFormat moments : kFormats) {
-    Work& work = *(works[moments] = std::make_unique<Work>(num_chunks, moments));
-    RunAll(settings.threads, num_chunks, [&](int64_t c) { work.Fill(c); });
-    for (const Loop loop : {Loop::kPlain, Loop::kUpdate}) sides.push_back({moments, loop, {}});
+    add_work(moments, 2);
+    for (const Loop loop : {Loop::kPlain, Loop::kUpdate}) sides.push_back({moments, loop});
   }
-  sides.push_back({MomentFormat::kFp32, Loop::kLamb, {}});
+  sides.push_back({MomentFormat::kFp32, Loop::kLamb});
+  add_work(MomentFormat::kFp32, 1);
+  sides.push_back({MomentFormat::kFp32, Loop::kUpdate, 1});
   for (int r = -1; r < settings.repeats; ++r) {  // the first is to warm up
     for (Side& side : sides) {
-      Work& work = *works[side.moments];
+      Work& work = *works[{side.moments, side.wire_versions}];
       double seconds = 0;
       if (side.loop == Loop::kLamb) {
         seconds += RunAll(settings.threads, num_chunks,
@@ -247,6 +258,7 @@ void Measure(const Settings& settings) {
               fp32_bytes / BytesPerParameter(MomentFormat::kFp8));
   std::printf("LAMB takes %.3f times as long; bytes allow %.3f\n", over(6, 1),
               LambBytesPerParameter(MomentFormat::kFp32) / fp32_bytes);
+  std::printf("in place it is %.3f times as fast\n", over(1, 7));
   const nlohmann::json line = {{"name", "update"},
                                {"ratio", over(0, 1)},
                                {"bf16_moments_ratio", over(2, 3)},
@@ -262,7 +274,8 @@ void Measure(const Settings& settings) {
                                {"bf16_moments_update_seconds", Median(sides[3].seconds)},
                                {"fp8_moments_floor_seconds", Median(sides[4].seconds)},
                                {"fp8_moments_update_seconds", Median(sides[5].seconds)},
-                               {"lamb_over_update", over(6, 1)}};
+                               {"lamb_over_update", over(6, 1)},
+                               {"in_place_speedup", over(1, 7)}};
   std::printf("%s\n", line.dump().c_str());
 }
 
@@ -272,7 +285,7 @@ void Measure(const Settings& settings) {
 int main(int argc, char** argv) {
   eps::server::Settings settings;
   CLI::App app{"The fused AdamW update against a plain loop with the same reads and writes."};
-  app.add_option("--millions", settings.millions, "Parameters, in millions; 44 MB of memory each")
+  app.add_option("--millions", settings.millions, "Parameters, in millions; 60 MB of memory each")
       ->capture_default_str()
       ->check(CLI::Range(1, 100000));
   app.add_option("--threads", settings.threads, "Threads on both sides")

@@ -58,7 +58,8 @@ class Daemon {
   virtual absl::Status Start() = 0;
 
   // Blocks until the run is over (or, while serving, until Stop), and leaves its reports in OUT.
-  // Errors: why the run failed, and which checkpoint stands
+  // Errors: ABORTED a lost worker cost the step (precision.wire_versions), and --resume goes on · else why the run failed.
+  // Each says which checkpoint stands
   virtual absl::Status Wait() = 0;
   // True if the run was ended before its last step; after Wait.
   virtual bool stopped_early() const { return false; }

@@ -98,9 +98,10 @@ void AddFlags(CLI::App& app, Flags& flags) {
                  "Most connections at once; default: 1024, or 8 for each expected worker if that is more")
       ->type_name("N")
       ->check(CLI::Range(1, 1000000));
-  app.add_option("--metrics-listen", options.metrics_listen,
-                 "HTTP address of /metrics, /healthz, /readyz and /targets; port 0: the system chooses, "
-                 "OUT/endpoints.json says it")
+  app.add_option(
+         "--metrics-listen", options.metrics_listen,
+         "HTTP address of the page that shows the run in a browser, and of /status.json, /metrics, /healthz, /readyz "
+         "and /targets; port 0: the system chooses, OUT/endpoints.json says it")
       ->type_name("HOST:PORT")
       ->capture_default_str();
   app.add_flag("--metrics-any-address", options.metrics_any_address,
@@ -137,8 +138,8 @@ void AddFlags(CLI::App& app, Flags& flags) {
       "SIGINT and SIGTERM let the step in progress finish and write its checkpoint; a second one ends at once. While "
       "the\n"
       "model is loaded the first one ends that, with nothing changed; so does SIGHUP.\n"
-      "Exit codes: 0 done, 1 the run failed, 2 bad usage, config or input file, 3 does not fit, 130 or 143 ended by a\n"
-      "signal after its checkpoint.");
+      "Exit codes: 0 done, 1 the run failed, 2 bad usage, config or input file, 3 does not fit, 75 a lost worker cost\n"
+      "the step (precision.wire_versions: 1; --resume goes on), 130 or 143 ended by a signal after its checkpoint.");
 }
 
 // The rest of what is typed becomes options here. Errors: INVALID_ARGUMENT naming the flag
@@ -192,8 +193,9 @@ int RunDaemon(const DaemonOptions& options, std::unique_ptr<SignalWatcher> early
   const absl::Status ended = (*daemon)->Wait();
   const int number = interrupts.OnRunOver();
   int exit_code = (*daemon)->stopped_early() && number != 0 ? kExitSignal + number : kExitDone;
-  if (!ended.ok()) exit_code = Fail(ended, kExitFailed);
-  if (options.linger > absl::ZeroDuration() && number == 0) {
+  if (!ended.ok()) exit_code = Fail(ended, RunExitCode(ended));
+  // Who starts it again after a lost step is not kept waiting.
+  if (options.linger > absl::ZeroDuration() && number == 0 && exit_code != kExitStepLost) {
     const std::unique_ptr<DaemonPage> page = (*daemon)->TakePage(ended);
     daemon->reset();  // its memory, its ports and the lock of its folder
     LogInfo("page_lingers", {{"metrics", page->address()}, {"seconds", absl::ToDoubleSeconds(options.linger)}});

@@ -116,6 +116,7 @@ absl::Status Session::OpenTransport(const RelayPlan& plan, bool pins_weights) {
                                              .worker_id = attachment_.worker_id,
                                              .model = &model_,
                                              .wire_dtype = attachment_.run.precision.wire,
+                                             .wire_versions = attachment_.run.precision.wire_versions,
                                              .pins_weights = pins_weights,
                                              .push_bytes = attachment_.serving ? 0 : plan.host_push_bytes,
                                              .on_failure = on_failure});

@@ -10,6 +10,8 @@ inline constexpr int kExitDone = 0;
 inline constexpr int kExitFailed = 1;      // the run, or the system, failed
 inline constexpr int kExitBadInput = 2;    // usage, config or input file
 inline constexpr int kExitDoesNotFit = 3;  // the message names what would
+// eps_server: the step in progress is lost, as a worker was; the newest checkpoint stands, and --resume goes on (EX_TEMPFAIL).
+inline constexpr int kExitStepLost = 75;
 inline constexpr int kExitSignal = 128;    // + its number: ended by a signal, after its checkpoint
 
 // The exit code of a program that could not start because of `status`. What goes wrong after the start is kExitFailed.
@@ -31,6 +33,12 @@ inline int StartExitCode(const absl::Status& status) {
     default:
       return kExitFailed;
   }
+}
+
+// The exit code of a daemon whose run ended because of `status`.
+inline int RunExitCode(const absl::Status& status) {
+  if (status.ok()) return kExitDone;
+  return absl::IsAborted(status) ? kExitStepLost : kExitFailed;
 }
 
 // The exit code of a program that works for a daemon far away, and ended because of `status`: only what was typed is

@@ -8,19 +8,22 @@
 
 #include "absl/types/span.h"
 #include "common/base/ids.h"
+#include "common/base/status_macros.h"
 #include "common/model/model_spec.h"
 #include "common/tensor/dtype.h"
 
 namespace eps {
 
-// What lies where in the daemon's wire segment: two buffers, one after the other, for the even and for the odd versions;
-// in each, the wire form of every blob that is not frozen, in pull order, without a gap; then that of the frozen ones, which
-// all versions share. A blob is a multiple of 64 elements, so each starts at a multiple of 128 bytes (bf16) or 256 (fp32).
+// What lies where in the daemon's wire segment: two buffers, one after the other, for the even and for the odd versions, or one
+// for all of them (precision.wire_versions); in each, the wire form of every blob that is not frozen, in pull order, without
+// a gap; then that of the frozen ones, which all versions share. A blob is a multiple of 64 elements, so each starts at a multiple of 128 bytes (bf16) or 256 (fp32).
 // Behind them the newest published version of each blob, int64, -1 before the first: who finds there the one that it wants
 // need not ask.
 class WireLayout {
  public:
-  WireLayout(const ModelSpec& model, Dtype dtype) {
+  // wire_versions: 1 or 2
+  WireLayout(const ModelSpec& model, Dtype dtype, int wire_versions) : num_buffers_(wire_versions) {
+    EPS_CHECK(wire_versions == 1 || wire_versions == 2);
     for (const BlobSpec& blob : model.blobs) {
       int64_t& end_bytes = blob.frozen ? frozen_bytes_ : buffer_bytes_;
       places_.push_back({end_bytes, blob.frozen});
@@ -31,9 +34,9 @@ class WireLayout {
   // `blob` is one of the model's, `version` at least 0.
   int64_t offset_bytes(BlobId blob, Version version) const {
     const Place& place = places_[static_cast<size_t>(blob.value())];
-    return place.offset_bytes + (place.frozen ? 2 : version.value() & 1) * buffer_bytes_;
+    return place.offset_bytes + (place.frozen ? num_buffers_ : version.value() % num_buffers_) * buffer_bytes_;
   }
-  int64_t weights_bytes() const { return 2 * buffer_bytes_ + frozen_bytes_; }
+  int64_t weights_bytes() const { return num_buffers_ * buffer_bytes_ + frozen_bytes_; }
   int64_t segment_bytes() const { return weights_bytes() + static_cast<int64_t>(places_.size() * sizeof(int64_t)); }
 
   // The newest published version. `segment` has segment_bytes(), from a multiple of 8 on. Whoever reads a version there
@@ -58,8 +61,9 @@ class WireLayout {
     int64_t offset_bytes = 0;  // within a buffer, or among the frozen ones
     bool frozen = false;
   };
+  int64_t num_buffers_;
   std::vector<Place> places_;  // by blob
-  int64_t buffer_bytes_ = 0;   // one of the two
+  int64_t buffer_bytes_ = 0;   // of one
   int64_t frozen_bytes_ = 0;
 };
 

@@ -17,7 +17,7 @@ TEST(WireLayoutTest, TwoBuffersHoldEveryBlobInPullOrderWithoutAGap) {
   const ModelSpec model =
       BuildModel({.num_layers = 2, .d_model = 48, .num_heads = 3, .context = 20, .vocab = 100}).value();
   for (const Dtype dtype : {Dtype::kBf16, Dtype::kF32}) {
-    const WireLayout layout(model, dtype);
+    const WireLayout layout(model, dtype, 2);
     int64_t next = 0;
     for (const int64_t version : {0, 1}) {
       for (const BlobSpec& blob : model.blobs) {
@@ -35,7 +35,7 @@ TEST(WireLayoutTest, TwoBuffersHoldEveryBlobInPullOrderWithoutAGap) {
 TEST(WireLayoutTest, AVersionLiesWhereTheVersionTwoBeforeItLay) {
   const ModelSpec model =
       BuildModel({.num_layers = 1, .d_model = 64, .num_heads = 1, .context = 8, .vocab = 64}).value();
-  const WireLayout layout(model, Dtype::kBf16);
+  const WireLayout layout(model, Dtype::kBf16, 2);
   for (const BlobSpec& blob : model.blobs) {
     EXPECT_EQ(layout.offset_bytes(blob.id, Version(5)), layout.offset_bytes(blob.id, Version(7)));
     EXPECT_EQ(layout.offset_bytes(blob.id, Version(5)) - layout.offset_bytes(blob.id, Version(6)),
@@ -43,12 +43,25 @@ TEST(WireLayoutTest, AVersionLiesWhereTheVersionTwoBeforeItLay) {
   }
 }
 
+TEST(WireLayoutTest, WithOneBufferAllVersionsLieInOnePlace) {
+  const ModelSpec model =
+      BuildModel({.num_layers = 1, .d_model = 64, .num_heads = 1, .context = 8, .vocab = 64, .freeze = {"*.bias"}})
+          .value();
+  const WireLayout one(model, Dtype::kBf16, 1), two(model, Dtype::kBf16, 2);
+  for (const BlobSpec& blob : model.blobs) {
+    EXPECT_EQ(one.offset_bytes(blob.id, Version(5)), one.offset_bytes(blob.id, Version(6)));
+    EXPECT_EQ(one.offset_bytes(blob.id, Version(0)),
+              two.offset_bytes(blob.id, Version(0)) - (blob.frozen ? 2 * model.num_trainable_elems() : 0));
+  }
+  EXPECT_EQ(one.weights_bytes(), 2 * model.num_elems());
+}
+
 TEST(WireLayoutTest, FrozenBlobsLieOnceBehindBothVersions) {
   const ModelSpec model =
       BuildModel(
           {.num_layers = 2, .d_model = 64, .num_heads = 1, .context = 8, .vocab = 64, .freeze = {"*.h.0.*", "*.bias"}})
           .value();
-  const WireLayout layout(model, Dtype::kBf16);
+  const WireLayout layout(model, Dtype::kBf16, 2);
   int64_t trained = 0, frozen = 4 * model.num_trainable_elems();
   for (const BlobSpec& blob : model.blobs) {
     int64_t& next = blob.frozen ? frozen : trained;
@@ -63,7 +76,7 @@ TEST(WireLayoutTest, FrozenBlobsLieOnceBehindBothVersions) {
 TEST(WireLayoutTest, PublishedVersionsLieBehindTheWeightsInBlobOrder) {
   const ModelSpec model =
       BuildModel({.num_layers = 1, .d_model = 64, .num_heads = 1, .context = 8, .vocab = 64}).value();
-  const WireLayout layout(model, Dtype::kBf16);
+  const WireLayout layout(model, Dtype::kBf16, 2);
   std::vector<int64_t> memory(static_cast<size_t>(layout.segment_bytes()) / 8);
   const auto segment = absl::MakeSpan(reinterpret_cast<std::byte*>(memory.data()), memory.size() * 8);
   for (const BlobSpec& blob : model.blobs) layout.StorePublished(segment, blob.id, Version(100 + blob.id.value()));

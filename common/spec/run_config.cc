@@ -134,9 +134,10 @@ absl::StatusOr<RunConfig> Load(const std::string& path, const std::vector<FieldO
   return config;
 }
 
-// Of the evaluation only what is kept from the training.
+// What bits depend on: of the evaluation only what is kept from the training, and not how many versions are kept.
 proto::RunSpec SpecOfBits(const RunConfig& config) {
   proto::RunSpec spec = ToRunSpec(config);
+  spec.mutable_precision()->clear_wire_versions();
   proto::Evaluation& evaluation = *spec.mutable_evaluation();  // there in any case, so that its field is what differs
   evaluation.Clear();
   if (config.evaluation.held_out > 0) evaluation.set_held_out(config.evaluation.held_out);

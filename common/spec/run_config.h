@@ -138,6 +138,7 @@ struct PrecisionConfig {
   Dtype wire = Dtype::kBf16;
   Dtype gradients = Dtype::kBf16;
   MomentFormat moments = MomentFormat::kFp32;
+  int wire_versions = 2;  // of the weights, that the daemon keeps
   ChoiceRule algorithms = ChoiceRule::kFirst;
   bool tf32 = false;                                       // FP32 wire only
   bool plain_attention = false;                            // of GPUs
@@ -218,6 +219,8 @@ struct RunConfig {
   std::vector<DataSource> all_sources() const;
   // Whether no weight is updated before the whole step's gradient is known to be finite, and its norm.
   bool defers_updates() const { return optimizer.clip == ClipMode::kExact || precision.loss_scale.has_value(); }
+  // Whether a step's weights stay as they are until all of it is in, so that a part of it can be run again.
+  bool keeps_weights_of_step() const { return precision.wire_versions > 1 || defers_updates(); }
   Objective objective() const {
     if (model.family != ModelFamily::kBert) return Objective::kNextToken;
     return model.is_classifier() ? Objective::kClasses : Objective::kMaskedTokens;
@@ -267,8 +270,8 @@ absl::StatusOr<RunConfig> ParseRunConfig(const std::string& text);
 absl::StatusOr<RunConfig> WithOverrides(const RunConfig& config, const std::vector<FieldOverride>& overrides);
 
 // The fields whose change would change bits, as "optimizer.schedule.peak: was 0.0006, now 0.001";
-// empty when `now` may resume `was`. relay, transport and checkpoint change no bits and may differ, and of evaluation
-// everything but held_out.
+// empty when `now` may resume `was`. relay, transport, checkpoint and precision.wire_versions change no bits and may differ,
+// and of evaluation everything but held_out.
 // steps may not: with the same steps done, the schedule would be another one.
 std::vector<std::string> DifferencesThatMatter(const RunConfig& was, const RunConfig& now);
 

@@ -129,6 +129,15 @@ TEST_F(RunConfigTest, Fp16BringsALossScale) {
   EXPECT_FALSE(MustLoad(kSmall).defers_updates());
 }
 
+TEST_F(RunConfigTest, OneVersionOfTheWeightsIsAskedFor) {
+  const RunConfig config = MustLoad(kSmall, {{"precision.wire_versions", "1"}});
+  EXPECT_EQ(config.precision.wire_versions, 1);
+  EXPECT_FALSE(config.keeps_weights_of_step());
+  EXPECT_THAT(ParseRunConfig(SerializeRunConfig(config)), IsOkAndHolds(config));
+  EXPECT_TRUE(MustLoad(kSmall).keeps_weights_of_step());
+  EXPECT_TRUE(MustLoad(kSmall, {{"precision.wire_versions", "1"}, {"precision.wire", "FP16"}}).keeps_weights_of_step());
+}
+
 TEST_F(RunConfigTest, PlainAttentionIsAskedFor) {
   const RunConfig config = MustLoad(kSmall, {{"precision.plain_attention", "true"}});
   EXPECT_TRUE(config.precision.plain_attention);
@@ -250,6 +259,8 @@ TEST_F(RunConfigTest, ValuesOutsideTheirRangeAreNamed) {
            Case{"precision.wire", "FP8", "precision.wire: \"FP8\", must be one of FP32, BF16, FP16"},
            Case{"precision.tf32", "true", "precision.tf32: is of products of FP32 operands"},
            Case{"precision.loss_scale.initial", "2", "precision.loss_scale: has a meaning only where"},
+           Case{"precision.wire_versions", "0", "precision.wire_versions: 0, must be at least 1"},
+           Case{"precision.wire_versions", "3", "precision.wire_versions: 3, must be at most 2"},
            Case{"relay.weight_slots", "0", "relay.weight_slots: 0, must be at least 1"},
            Case{"relay.group_members", "65", "relay.group_members: 65, must be at most 64"},
            Case{"checkpoint.keep", "0", "checkpoint.keep: 0, must be at least 1"},
@@ -335,7 +346,8 @@ TEST_F(RunConfigTest, WhatChangesNoBitsMayDiffer) {
                                             {"checkpoint.every_steps", "7"},
                                             {"checkpoint.keep", "9"},
                                             {"checkpoint.buffer_bytes", "12345678"},
-                                            {"checkpoint.last", "true"}});
+                                            {"checkpoint.last", "true"},
+                                            {"precision.wire_versions", "1"}});
   EXPECT_THAT(DifferencesThatMatter(MustLoad(kExample), now), IsEmpty());
 }
 

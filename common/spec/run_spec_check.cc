@@ -75,6 +75,7 @@ void CheckPrecision(const proto::Precision& precision, Checker& check, Precision
   out.moments = ToMomentFormat(precision.moments());
   out.tf32 = precision.tf32();
   out.plain_attention = precision.plain_attention();
+  out.wire_versions = check.Integer("precision.wire_versions", EPS_FIELD(precision, wire_versions), 2, 1, 2);
   if (out.tf32 && out.wire != Dtype::kF32) {
     check.Fail("precision.tf32", "is of products of FP32 operands; give precision.wire: FP32, or leave it out");
   }
@@ -215,6 +216,7 @@ proto::RunSpec ToRunSpec(const RunConfig& config) {
       config.precision.algorithms == ChoiceRule::kFastest ? proto::Precision::FASTEST : proto::Precision::FIRST);
   spec.mutable_precision()->set_tf32(config.precision.tf32);
   spec.mutable_precision()->set_plain_attention(config.precision.plain_attention);
+  spec.mutable_precision()->set_wire_versions(config.precision.wire_versions);
   if (const std::optional<LossScaleRule>& rule = config.precision.loss_scale; rule.has_value()) {
     spec.mutable_precision()->mutable_loss_scale()->set_initial(rule->first);
     spec.mutable_precision()->mutable_loss_scale()->set_growth_interval(rule->growth_interval);

@@ -30,11 +30,27 @@ std::string WhatCaptureMeans(const DaemonMemory& memory) {
                       ": updates wait if the disk needs more than a step for the rest (checkpoint.buffer_bytes)");
 }
 
+const char* WhatVersionsAre(const DaemonMemory& memory) {
+  if (memory.wire_versions == 1) {
+    return memory.defers_updates
+               ? "one version (precision.wire_versions), as updates wait for the whole step"
+               : "one version (precision.wire_versions): a lost worker costs the steps since the newest "
+                 "checkpoint";
+  }
+  return memory.defers_updates
+             ? "two versions; precision.wire_versions: 1 takes half of it, at no cost here, as updates wait "
+               "for the whole step"
+             : "two versions, so that a lost worker's part is run again as it was; precision.wire_versions: "
+               "1 takes half of it, and a lost worker then costs the steps since the newest checkpoint";
+}
+
 }  // namespace
 
 DaemonMemory ComputeDaemonMemory(const ModelSpec& model, const RunConfig& run) {
   return {.store = ComputeStoreSizes(model, run),
           .moments = run.precision.moments,
+          .wire_versions = run.precision.wire_versions,
+          .defers_updates = run.defers_updates(),
           .contribution_window_bytes = DefaultWindowBytes(model),
           .hold_bytes = HoldBytes(model, run),
           .capture_bytes = CaptureBufferBytes(model, run),
@@ -44,8 +60,7 @@ DaemonMemory ComputeDaemonMemory(const ModelSpec& model, const RunConfig& run) {
 
 std::vector<DaemonMemoryLine> Describe(const DaemonMemory& memory) {
   std::vector<DaemonMemoryLine> lines = {
-      {"weights on the wire", memory.store.wire_bytes,
-       "two versions, so that a lost worker's part is run again as it was"},
+      {"weights on the wire", memory.store.wire_bytes, WhatVersionsAre(memory)},
       {"rest of the masters", memory.store.rest_bytes, "what the wire form lacks of fp32"},
       {"optimizer moments", memory.store.moment_bytes, WhatMomentsAre(memory)},
       {"gradients in flight", memory.contribution_window_bytes, "at most; what does not fit waits in the workers"},

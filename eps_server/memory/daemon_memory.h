@@ -25,6 +25,8 @@ inline constexpr int64_t kManifestBytesPerStep = 256;
 struct DaemonMemory {
   StoreSizes store;
   MomentFormat moments = MomentFormat::kFp32;
+  int wire_versions = 2;
+  bool defers_updates = false;            // RunConfig's
   int64_t contribution_window_bytes = 0;  // gradients in flight, at most
   int64_t hold_bytes = 0;                 // sums held until the step's norm is known: EXACT clipping, FP16
   int64_t capture_bytes = 0;              // for what is copied for a checkpoint and not yet written; kept all the time

@@ -4,10 +4,13 @@
 #include "common/spec/moment_format.h"
 #include "common/spec/run_config.h"
 #include "common/tensor/dtype.h"
+#include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
 namespace eps::server {
 namespace {
+
+using ::testing::HasSubstr;
 
 TEST(DaemonMemoryTest, BytesPerParameterAreWhatTheHeaderOfTheStoreSays) {
   // Every tensor is a multiple of the alignment, so there is no padding.
@@ -40,6 +43,23 @@ TEST(DaemonMemoryTest, OnlyExactClippingHoldsGradients) {
   EXPECT_EQ(ComputeDaemonMemory(model, run).hold_bytes, 0);
   run.optimizer.clip = ClipMode::kExact;
   EXPECT_EQ(ComputeDaemonMemory(model, run).hold_bytes, 4 * model.num_elems());
+}
+
+TEST(DaemonMemoryTest, SaysHowManyVersionsAreKeptAndWhatThatCosts) {
+  const ModelSpec model =
+      BuildModel({.num_layers = 2, .d_model = 64, .num_heads = 1, .context = 64, .vocab = 64}).value();
+  RunConfig run;
+  run.precision.wire = Dtype::kBf16;
+  const auto wire = [&] { return Describe(ComputeDaemonMemory(model, run)).front(); };
+  EXPECT_EQ(wire().num_bytes, 4 * model.num_elems());
+  EXPECT_THAT(wire().why, HasSubstr("two versions, so that a lost worker's part is run again"));
+  run.precision.wire_versions = 1;
+  EXPECT_EQ(wire().num_bytes, 2 * model.num_elems());
+  EXPECT_THAT(wire().why, HasSubstr("one version (precision.wire_versions): a lost worker costs the steps"));
+  run.optimizer.clip = ClipMode::kExact;
+  EXPECT_THAT(wire().why, HasSubstr("one version (precision.wire_versions), as updates wait"));
+  run.precision.wire_versions = 2;
+  EXPECT_THAT(wire().why, HasSubstr("two versions; precision.wire_versions: 1 takes half of it, at no cost here"));
 }
 
 TEST(DaemonMemoryTest, ACheckpointTakesTheStateUpToTheBufferAndTheSameBesideItForAnyModel) {

@@ -105,6 +105,14 @@ class UpdateEngineImpl final : public UpdateEngine {
     if (step == step_) CarryDropped();
   }
 
+  void EndReads(StepId step) override {
+    if (stopped_) return;
+    MutexLock lock(mu_);
+    EPS_CHECK(step > reads_ended_);
+    reads_ended_ = step;
+    if (step == step_ && std::exchange(waits_for_readers_, false)) BeginDeferredUpdates();
+  }
+
   void Submit(StepId step, BlobId blob, int64_t chunk, ChunkGradient gradient) override {
     if (stopped_) return;
     MutexLock lock(mu_);
@@ -393,6 +401,11 @@ class UpdateEngineImpl final : public UpdateEngine {
       next_loss_scale_ = NextLossScale(*run_.precision.loss_scale, loss_scale_, !skipped_);
     }
     is_decided_ = true;
+    waits_for_readers_ = run_.precision.wire_versions == 1 && reads_ended_ < step_;
+    if (!waits_for_readers_) BeginDeferredUpdates();
+  }
+
+  void BeginDeferredUpdates() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
     for (const BlobSpec& blob : model_.blobs) {  // pull order: the next forward waits for the first layer first
       if (blob.frozen || blobs_[blob.id.value()].dropped) continue;
       SetScale(blob.id, scale_ / loss_scale_.value);
@@ -633,6 +646,9 @@ class UpdateEngineImpl final : public UpdateEngine {
   mutable Mutex mu_;
   StepId step_ ABSL_GUARDED_BY(mu_);  // the one being made
   StepId opened_ ABSL_GUARDED_BY(mu_) = StepId(-1);
+  StepId reads_ended_ ABSL_GUARDED_BY(mu_) = StepId(-1);
+  bool waits_for_readers_ ABSL_GUARDED_BY(mu_) =
+      false;  // all of a deferred step is in, and it may not overwrite weights yet
   std::vector<BlobState> blobs_ ABSL_GUARDED_BY(mu_);
   std::vector<Submitted> later_ ABSL_GUARDED_BY(mu_);
   StepId newest_updated_ ABSL_GUARDED_BY(mu_) = StepId(-1);  // of which an update has begun

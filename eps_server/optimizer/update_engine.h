@@ -92,6 +92,9 @@ class UpdateEngine {
 
   // Nobody reads the version before `step`'s any more: blobs that it drops go on. Needed of every step where some do.
   virtual void OpenStep(StepId step) = 0;
+  // Nobody reads the version of `step` any more, as no part of it is run again. Deferred updates that overwrite it
+  // (precision.wire_versions: 1) begin then, be all gradients in before: of each step.
+  virtual void EndReads(StepId step) = 0;
   // The gradient of a chunk is complete. Chunks of a step wait until the step before is made.
   virtual void Submit(StepId step, BlobId blob, int64_t chunk, ChunkGradient gradient) = 0;
 

@@ -588,6 +588,31 @@ TEST(UpdateEngineTest, AStepThatHasBegunToUpdateOrIsMadeIsHeldNoMore) {
   }
 }
 
+TEST(UpdateEngineTest, WhatOverwritesTheStepsWeightsWaitsForTheEndOfItsReads) {
+  for (const OptimizerRule rule : {OptimizerRule::kAdamW, OptimizerRule::kLamb}) {
+    RunConfig run = SmallRun(Mode{ClipMode::kExact, rule});
+    const std::string want = Train(run, 2, 2);
+    run.precision.wire_versions = 1;
+    Trainer trainer(run);
+    for (int64_t step = 0; step < 2; ++step) {
+      trainer.SubmitAll(step);
+      while (trainer.decided() <= step) std::this_thread::yield();
+      EXPECT_TRUE(trainer.engine().loss_scale(StepId(step + 1)).has_value());  // who waits for that alone goes on
+      std::this_thread::sleep_for(std::chrono::milliseconds(20));              // in which it would be updated
+      for (const BlobSpec& blob : trainer.model().blobs) EXPECT_EQ(trainer.store().published(blob.id), Version(step));
+      trainer.engine().EndReads(StepId(step));
+      trainer.WaitForStep(step);
+    }
+    EXPECT_TRUE(trainer.Bits(2) == want);
+  }
+  // Eager updates wait for nothing: of a blob whose gradient is in nobody needs the weights, unless somebody is lost.
+  RunConfig eager = SmallRun(Mode{ClipMode::kNone});
+  eager.precision.wire_versions = 1;
+  Trainer trainer(eager);
+  trainer.SubmitAll(0);
+  trainer.WaitForStep(0);
+}
+
 TEST(HoldBytesTest, ExactAndFp16Hold) {
   const ModelSpec model = *BuildModel(SmallRun(ClipMode::kNone).model);
   EXPECT_EQ(HoldBytes(model, Fp16Run(ClipMode::kNone, 1, 0)), 4 * model.num_elems());

@@ -76,8 +76,8 @@ class PullCall final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::By
     const BlobId blob(request_.blob());
     const BlobSpec& spec = options_.model->blob(blob);
     if (chunk_ == end_chunk_) return Read();
-    // Two versions later the buffer is another version's.
-    if (options_.store->published(blob).value() > request_.version() + 1) {
+    // So many versions later the buffer is another one's.
+    if (options_.store->published(blob).value() >= request_.version() + options_.store->wire_versions()) {
       return End(absl::AbortedError(absl::StrCat("version ", request_.version(), " was overwritten")));
     }
     const int64_t elem_bytes = SizeOf(options_.store->wire_dtype());

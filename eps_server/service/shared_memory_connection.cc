@@ -49,7 +49,7 @@ ContributionKey ToKey(const SharedMessage& offer) {
 
 SharedMemoryConnection::SharedMemoryConnection(const SharedMemoryOptions& options, FileDescriptor socket)
     : options_(options),
-      layout_(*options.model, options.store->wire_dtype()),
+      layout_(*options.model, options.store->wire_dtype(), options.store->wire_versions()),
       socket_(std::move(socket)),
       contributions_(*options.model) {}
 

@@ -165,7 +165,7 @@ TEST_F(SharedMemoryServerTest, AWorkerGetsTheWeightsReadOnlyAndAnInboxOfItsOwn) 
   auto packet = ReceivePacket(socket, 4096, Soon());
   ASSERT_THAT(packet, IsOk());
   ASSERT_EQ(packet->files.size(), 2u);
-  const WireLayout layout(model_, Dtype::kBf16);
+  const WireLayout layout(model_, Dtype::kBf16, 2);
   EXPECT_EQ(DecodeSharedMessage(packet->bytes)->step, layout.segment_bytes());
   EXPECT_THAT(
       SharedSegment::Map(FileDescriptor(dup(packet->files[0].get())), layout.segment_bytes(), SegmentWriter::kReceiver),
@@ -202,7 +202,7 @@ TEST_F(SharedMemoryServerTest, AWorkerThatPinsTheWeightsMayMapThemWritable) {
   auto packet = ReceivePacket(socket, 4096, Soon());
   ASSERT_THAT(packet, IsOk());
   ASSERT_EQ(packet->files.size(), 2u);
-  EXPECT_THAT(SharedSegment::Map(std::move(packet->files[0]), WireLayout(model_, Dtype::kBf16).segment_bytes(),
+  EXPECT_THAT(SharedSegment::Map(std::move(packet->files[0]), WireLayout(model_, Dtype::kBf16, 2).segment_bytes(),
                                  SegmentWriter::kBoth),
               IsOk());
 }

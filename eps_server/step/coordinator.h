@@ -135,6 +135,7 @@ class Coordinator {
   virtual void Fail(absl::Status why) = 0;
 
   // Blocks until the run is over: OK when the last step's checkpoint is on disk.
+  // Errors: ABORTED a lost worker, or a group that ended, cost the step (precision.wire_versions) · else why it failed
   virtual absl::Status WaitUntilFinished() = 0;
 };
 

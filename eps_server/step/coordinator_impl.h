@@ -136,6 +136,9 @@ class CoordinatorImpl final : public Coordinator {
   int Lose(WorkerId worker) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   int TakeBack(WorkerId worker) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   int LoseGroups(absl::Span<const uint64_t> groups) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // So many vnodes of the step, which their holders did not finish, are to be run again; fails the run where the step's
+  // weights may be gone already.
+  void FailUnlessRedoable(int vnodes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   static bool LeftByItself(int vnodes, const absl::Status& why) { return why.ok() && vnodes == 0; }
   void CountLost(int vnodes, const absl::Status& why) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void LogLost(WorkerId worker, StepId step, int vnodes, const absl::Status& why) const;

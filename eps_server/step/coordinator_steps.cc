@@ -134,7 +134,8 @@ void CoordinatorImpl::OpenGate(Actions& actions) {
   if (closing_->checkpoint) StartCheckpoint(next);
   step_ = StepId(next.value());
   gate_ = next;
-  actions.push_back([this, next, blobs = std::exchange(behind_gate_, {})] {
+  actions.push_back([this, step, next, blobs = std::exchange(behind_gate_, {})] {
+    engine_->EndReads(step);
     for (const BlobId blob : frozen_) store_.Publish(blob, next);  // as it was
     for (const BlobId blob : blobs) store_.Publish(blob, next);
   });

@@ -64,6 +64,43 @@ TEST_P(CoordinatorModeTest, SameBitsWhenAWorkerDiesAtAnyPoint) {
   }
 }
 
+// Modes in which nobody is lost.
+TEST(CoordinatorTest, OneWireBufferChangesNoBit) {
+  for (const ClipMode clip : {ClipMode::kNone, ClipMode::kLagged, ClipMode::kPerBlob, ClipMode::kExact}) {
+    for (const Dtype dtype : {Dtype::kBf16, Dtype::kF32}) {
+      RunConfig config = SmallRun(clip, dtype);
+      const std::string want = Reference(config);
+      config.precision.wire_versions = 1;
+      for (const int workers : {1, 3}) {
+        TestRun run(config, {.expected_workers = workers});
+        std::vector<std::unique_ptr<FakeWorker>> fleet;
+        for (int i = 0; i < workers; ++i) fleet.push_back(std::make_unique<FakeWorker>(run));
+        ASSERT_OK(run.coordinator->WaitUntilFinished());
+        EXPECT_TRUE(run.Result(4) == want) << static_cast<int>(clip) << " " << DtypeName(dtype) << " " << workers;
+      }
+    }
+  }
+}
+
+TEST(CoordinatorTest, WithOneWireBufferAndEagerUpdatesALossCostsTheStepAndNothingElse) {
+  RunConfig config = SmallRun(ClipMode::kNone, Dtype::kBf16);
+  const std::string want = Reference(config);
+  config.precision.wire_versions = 1;
+  int lost = 0;
+  for (int dies_at = 0; dies_at <= 36; dies_at += 3) {
+    TestRun run(config, {.expected_workers = 2});
+    FakeWorker first(run, dies_at), second(run);
+    const absl::Status ended = run.coordinator->WaitUntilFinished();
+    if (ended.ok()) {  // it owed nothing
+      EXPECT_TRUE(run.Result(4) == want) << dies_at;
+      continue;
+    }
+    ++lost;
+    EXPECT_THAT(ended, StatusIs(absl::StatusCode::kAborted, "precision.wire_versions is 1")) << dies_at;
+  }
+  EXPECT_GE(lost, 6) << "of 13: a worker that dies before the 17 messages of one of its first two steps are out";
+}
+
 // One layer wholly frozen, the first one of the relay among them, or blobs of both kinds in every layer.
 std::vector<std::vector<std::string>> Freezes() {
   return {{"transformer.w*", "transformer.h.0.*"}, {"*.weight", "!transformer.wte.weight"}, {"*", "!*.ln_f.*"}};

@@ -376,20 +376,26 @@ inline std::string Reference(const RunConfig& config) {
   return run.Result(config.steps);
 }
 
-// In every way of clipping and dtype.
+// In every way of clipping and dtype, and of keeping weights, in which a part of a step can be run again.
 struct Mode {
   ClipMode clip;
   Dtype dtype;
+  int wire_versions = 2;
 };
 class CoordinatorModeTest : public ::testing::TestWithParam<Mode> {
  protected:
-  RunConfig Config() const { return SmallRun(GetParam().clip, GetParam().dtype); }
+  RunConfig Config() const {
+    RunConfig config = SmallRun(GetParam().clip, GetParam().dtype);
+    config.precision.wire_versions = GetParam().wire_versions;
+    return config;
+  }
 };
 
 inline auto AllModes() {
   return ::testing::Values(Mode{ClipMode::kExact, Dtype::kBf16}, Mode{ClipMode::kNone, Dtype::kF32},
                            Mode{ClipMode::kLagged, Dtype::kBf16}, Mode{ClipMode::kPerBlob, Dtype::kBf16},
-                           Mode{ClipMode::kNone, Dtype::kF16}, Mode{ClipMode::kExact, Dtype::kF16});
+                           Mode{ClipMode::kNone, Dtype::kF16}, Mode{ClipMode::kExact, Dtype::kF16},
+                           Mode{ClipMode::kExact, Dtype::kBf16, /*wire_versions=*/1});
 }
 
 }  // namespace eps::server

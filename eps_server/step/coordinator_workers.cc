@@ -176,6 +176,7 @@ absl::Status CoordinatorImpl::ReportGroup(WorkerId worker, const GroupReport& re
     } else {
       ended = groups_.Failed(worker, report.group, report.text, orders);
       if (ended) vnodes = LoseGroups({report.group});
+      FailUnlessRedoable(vnodes);
       counts_.vnodes_redone += vnodes;
     }
     QueueGroupOrders(std::move(orders));
@@ -275,9 +276,10 @@ int CoordinatorImpl::Lose(WorkerId worker) {
 int CoordinatorImpl::TakeBack(WorkerId worker) {
   std::vector<uint64_t> lost_groups;
   QueueGroupOrders(groups_.Lose(worker, lost_groups));
-  const int of_groups = LoseGroups(lost_groups) + evaluation_.Lose(worker);
-  if (ledger() == nullptr || !ledger()->Holds(worker)) return of_groups;
-  return of_groups + ledger()->Lose(worker, aggregator_->MissingVnodes());
+  int vnodes = LoseGroups(lost_groups);
+  if (ledger() != nullptr && ledger()->Holds(worker)) vnodes += ledger()->Lose(worker, aggregator_->MissingVnodes());
+  FailUnlessRedoable(vnodes);
+  return vnodes + evaluation_.Lose(worker);
 }
 
 int CoordinatorImpl::LoseGroups(absl::Span<const uint64_t> groups) {
@@ -286,6 +288,15 @@ int CoordinatorImpl::LoseGroups(absl::Span<const uint64_t> groups) {
   const std::vector<bool> missing = aggregator_->MissingVnodes();
   for (const uint64_t group : groups) vnodes += ledger()->LoseGroup(group, missing);
   return vnodes;
+}
+
+void CoordinatorImpl::FailUnlessRedoable(int vnodes) {
+  if (vnodes == 0 || run_.keeps_weights_of_step()) return;
+  FailLocked(absl::AbortedError(absl::StrCat(
+      "step ", step_.value(), ": ", vnodes, vnodes == 1 ? " virtual node" : " virtual nodes",
+      " of a lost worker, or of a group that ended, cannot be run again, as precision.wire_versions is 1 and updates "
+      "overwrite the step's weights: go on from the newest checkpoint (--resume), with precision.wire_versions=2 for "
+      "steps that outlive a loss")));
 }
 
 void CoordinatorImpl::QueueGroupOrders(std::vector<GroupOrder> orders) {

@@ -45,7 +45,7 @@ struct StoreMemory {
 // Where a blob lies. Every array but moments in fp8 starts at a multiple of 64 bytes, as blobs are multiples of 64
 // elements.
 struct BlobMemory {
-  std::byte* wire[2] = {nullptr, nullptr};  // frozen: the same one twice
+  std::byte* wire[2] = {nullptr, nullptr};  // the same one twice where there is one: frozen, wire_versions
   uint16_t* rest = nullptr;                 // bf16 wire only
   float* master = nullptr;                  // fp16 wire only
   std::byte* moments[2] = {nullptr, nullptr};
@@ -57,8 +57,9 @@ class StoreImpl final : public Store {
  public:
   StoreImpl(const ModelSpec& model, const RunConfig& run, StoreMemory memory)
       : sizes_(ComputeStoreSizes(model, run)),
-        layout_(model, run.precision.wire),
+        layout_(model, run.precision.wire, run.precision.wire_versions),
         wire_dtype_(run.precision.wire),
+        wire_versions_(run.precision.wire_versions),
         num_moments_(run.optimizer.num_moments()),
         moment_format_(run.precision.moments),
         memory_(std::move(memory)),
@@ -68,6 +69,7 @@ class StoreImpl final : public Store {
 
   StoreSizes sizes() const override { return sizes_; }
   Dtype wire_dtype() const override { return wire_dtype_; }
+  int wire_versions() const override { return wire_versions_; }
   int num_moments() const override { return num_moments_; }
   MomentFormat moment_format() const override { return moment_format_; }
 
@@ -209,6 +211,7 @@ class StoreImpl final : public Store {
   void CarryOver(BlobId blob, Version version) override {
     const BlobMemory& at = blobs_[Index(blob)];
     EPS_CHECK(!at.frozen);
+    if (wire_versions_ == 1) return;
     memcpy(at.wire[(version.value() + 1) & 1], at.wire[version.value() & 1],
            static_cast<size_t>(at.num_elems * SizeOf(wire_dtype_)));
   }
@@ -309,12 +312,12 @@ class StoreImpl final : public Store {
     EPS_CHECK(offset_elems >= 0 && num_elems >= 0 && num_elems <= at.num_elems - offset_elems);
     return at;
   }
-  static absl::Status Readable(BlobId blob, Version version, Version first, Version newest) {
+  absl::Status Readable(BlobId blob, Version version, Version first, Version newest) const {
     if (version < first) {
       return absl::AbortedError(absl::StrCat("version ", version.value(), " of blob ", blob.value(),
                                              " was never here; the first is ", first.value()));
     }
-    if (version.value() >= newest.value() - 1) return absl::OkStatus();
+    if (version.value() > newest.value() - wire_versions_) return absl::OkStatus();
     return absl::AbortedError(absl::StrCat("version ", version.value(), " of blob ", blob.value(),
                                            " was overwritten; the newest is ", newest.value()));
   }
@@ -323,6 +326,7 @@ class StoreImpl final : public Store {
   const StoreSizes sizes_;
   const WireLayout layout_;
   const Dtype wire_dtype_;
+  const int wire_versions_;
   const int num_moments_;
   const MomentFormat moment_format_;
   const StoreMemory memory_;
@@ -339,7 +343,7 @@ StoreSizes ComputeStoreSizes(const ModelSpec& model, const RunConfig& run) {
   const int64_t num_elems = model.num_trainable_elems();
   const Dtype wire = run.precision.wire;
   StoreSizes sizes;
-  sizes.wire_bytes = 2 * num_elems * SizeOf(wire);
+  sizes.wire_bytes = run.precision.wire_versions * num_elems * SizeOf(wire);
   sizes.frozen_bytes = (model.num_elems() - num_elems) * SizeOf(wire);
   sizes.rest_bytes = num_elems * (wire == Dtype::kBf16 ? 2 : wire == Dtype::kF16 ? 4 : 0);
   sizes.moment_bytes = run.optimizer.num_moments() * MomentBytes(run.precision.moments, num_elems);
@@ -349,7 +353,8 @@ StoreSizes ComputeStoreSizes(const ModelSpec& model, const RunConfig& run) {
 absl::StatusOr<std::unique_ptr<Store>> Store::Create(const ModelSpec& model, const RunConfig& run) {
   for (const BlobSpec& blob : model.blobs) EPS_CHECK(blob.num_elems > 0 && blob.num_elems % kTensorAlignElems == 0);
   EPS_ASSIGN_OR_RETURN(StoreMemory memory,
-                       StoreMemory::Map(ComputeStoreSizes(model, run), WireLayout(model, run.precision.wire)));
+                       StoreMemory::Map(ComputeStoreSizes(model, run),
+                                        WireLayout(model, run.precision.wire, run.precision.wire_versions)));
   return std::make_unique<StoreImpl>(model, run, std::move(memory));
 }
 

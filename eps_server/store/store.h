@@ -24,11 +24,12 @@ namespace eps::server {
 //   wire bf16: 2 + 2 (two wire buffers) + 2 (the rest of the master, common/numeric/bf16.h) + moments
 //   wire fp16: 2 + 2 + 4 (the master: no 16 bits beside such a wire form restore it) + moments
 //   wire fp32: 4 + 4 (the wire form is the master) + moments
-//   moments:   AdamW, LAMB 4 + 4 · Lion 4 · SGD 4 with momentum, else 0; in bf16 2 for each 4, in fp8 33/32
+//   with one wire buffer (precision.wire_versions) its 2, or 4 with fp32, are there once
+//   moments:   AdamW, Adam, LAMB 4 + 4 · Lion 4 · SGD 4 with momentum, else 0; in bf16 2 for each 4, in fp8 33/32
 //
 // A frozen one costs its wire form, once.
 struct StoreSizes {
-  int64_t wire_bytes = 0;    // both buffers, of what is trained
+  int64_t wire_bytes = 0;    // all buffers, of what is trained
   int64_t frozen_bytes = 0;  // frozen blobs
   int64_t rest_bytes = 0;    // masters, less what the wire form holds of them
   int64_t moment_bytes = 0;
@@ -46,11 +47,11 @@ struct ChunkState {
   Dtype wire_dtype = Dtype::kBf16;
   MomentFormat moment_format = MomentFormat::kFp32;
   const void* wire_in = nullptr;  // version s, buffer s mod 2
-  void* wire_out = nullptr;       // version s + 1, the other buffer
+  void* wire_out = nullptr;       // version s + 1, the other buffer; or the same, where there is one
   uint16_t* rest = nullptr;       // bf16 wire only; read and written
   float* master = nullptr;        // fp16 wire only; read and written, and wire_in is not read
-  void* moment1 = nullptr;        // AdamW's, LAMB's and Lion's m, SGD's momentum; null if the rule has none
-  void* moment2 = nullptr;        // AdamW's and LAMB's v
+  void* moment1 = nullptr;        // AdamW's, Adam's, LAMB's and Lion's m, SGD's momentum; null if the rule has none
+  void* moment2 = nullptr;        // AdamW's, Adam's and LAMB's v
   int64_t first_elem = 0;         // of the chunk, in its blob
   int64_t num_elems = 0;
 };
@@ -59,7 +60,8 @@ struct ChunkState {
 // buffer s mod 2, so step s's weights stay readable while s + 1 is being made.
 //
 // The fp32 master is kept as the current version's wire form and the bits that it lacks: exact, and 2 bytes
-// less per parameter than a copy of its own, which only an fp16 wire needs. A frozen blob has one wire buffer, which is
+// less per parameter than a copy of its own, which only an fp16 wire needs. With one wire buffer (precision.wire_versions)
+// an update writes where it reads, and version s is gone once it has begun. A frozen blob has one wire buffer, which is
 // every version, and nothing beside it.
 //
 // Threads: all methods are safe. Readers of a published version take no lock while they read.
@@ -72,6 +74,7 @@ class Store {
 
   virtual StoreSizes sizes() const = 0;
   virtual Dtype wire_dtype() const = 0;
+  virtual int wire_versions() const = 0;  // wire buffers: 1 or 2
 
   // Sets the fp32 masters of a tensor (or any elements) of a blob that has no published version yet, for
   // `version`; moments likewise (which: 0 or 1), of a blob that is not frozen, rounded to moment_format: those in fp8 from a
@@ -88,13 +91,14 @@ class Store {
   // Calls `done` once `version` of `blob` is published (at once if it is), or cannot be read any more. Not under a
   // lock.
   // Errors: NOT_FOUND no such blob · INVALID_ARGUMENT a negative version · ABORTED overwritten (older than the newest
-  //         but one), or older than the first that was published · CancelWaiters' status
+  //         wire_versions()), or older than the first that was published · CancelWaiters' status
   virtual void WhenPublished(BlobId blob, Version version, std::function<void(absl::Status)> done) = 0;
   // Ends every wait with `reason`, now and later.
   virtual void CancelWaiters(absl::Status reason) = 0;
 
-  // The wire form of a published version, in place: valid until version + 2 is being made, which the gate
-  // of the step (docs/architecture.md) puts after every contribution of step `version` is in.
+  // The wire form of a published version, in place: valid until version + wire_versions() is being made. With two the gate
+  // of the step (docs/architecture.md) puts that after every contribution of step `version` is in. With one the update of the
+  // blob waits for the blob's contributions, and whoever computed them has read it.
   virtual absl::Span<const std::byte> Wire(BlobId blob, Version version) const = 0;
   // The memory of all wire forms, as WireLayout has it, for processes of this host; null where the system cannot share
   // memory.

@@ -33,8 +33,9 @@ RunConfig SmallRun(Dtype wire) {
 }
 
 struct Fixture {
-  explicit Fixture(Dtype wire, OptimizerRule rule = OptimizerRule::kAdamW, double momentum = 0) {
+  explicit Fixture(Dtype wire, OptimizerRule rule = OptimizerRule::kAdamW, double momentum = 0, int wire_versions = 2) {
     run = SmallRun(wire);
+    run.precision.wire_versions = wire_versions;
     run.optimizer.rule = rule;
     run.optimizer.momentum = momentum;
     model = *BuildModel(run.model);
@@ -140,6 +141,8 @@ TEST(StoreSizesTest, CountsEachParameterAsDocumented) {
   EXPECT_EQ(ComputeStoreSizes(model, run).total_bytes(), 10 * model.num_elems());
   run.precision.moments = MomentFormat::kFp8;
   EXPECT_EQ(ComputeStoreSizes(model, run).total_bytes(), 8 * model.num_elems() + 2 * model.num_elems() / 32);
+  run.precision.wire_versions = 1;
+  EXPECT_EQ(ComputeStoreSizes(model, run).total_bytes(), 6 * model.num_elems() + 2 * model.num_elems() / 32);
 }
 
 TEST(StoreChunkTest, ReadsOneBufferAndWritesTheOther) {
@@ -157,6 +160,25 @@ TEST(StoreChunkTest, ReadsOneBufferAndWritesTheOther) {
   EXPECT_EQ(plain.rest, nullptr);
   EXPECT_EQ(plain.master, nullptr);
   EXPECT_EQ(plain.moment1, nullptr);
+}
+
+TEST(StoreChunkTest, WithOneWireBufferAnUpdateWritesWhereItReads) {
+  for (const Dtype wire : {Dtype::kF32, Dtype::kBf16, Dtype::kF16}) {
+    Fixture f(wire, OptimizerRule::kAdamW, 0, /*wire_versions=*/1);
+    EXPECT_EQ(f.store->wire_versions(), 1);
+    const std::vector<float> values = OddValues(f.model.blob(kBlock).num_elems);
+    f.store->LoadMaster(kBlock, Version(6), 0, values);
+    f.store->Publish(kBlock, Version(6));
+    const ChunkState chunk = f.store->Chunk(kBlock, 0, Version(6));
+    EXPECT_EQ(chunk.wire_in, chunk.wire_out);
+    EXPECT_EQ(chunk.wire_out, f.store->Wire(kBlock, Version(7)).data());
+    f.store->CarryOver(kBlock, Version(6));
+    std::vector<float> read(values.size());
+    f.store->ReadMaster(kBlock, Version(7), 0, absl::MakeSpan(read));
+    for (size_t i = 0; i < values.size(); ++i) {
+      ASSERT_EQ(std::bit_cast<uint32_t>(read[i]), std::bit_cast<uint32_t>(values[i])) << i;
+    }
+  }
 }
 
 TEST(StoreChunkTest, WithAnFp16WireTheMasterLiesBesideIt) {
@@ -271,6 +293,16 @@ TEST(StoreWaitTest, OverwrittenVersionIsAborted) {
   f.store->WhenPublished(kWte, Version(5), old.callback());
   f.store->WhenPublished(kWte, Version(6), kept.callback());
   EXPECT_THAT(old.got.at(0), StatusIs(absl::StatusCode::kAborted, "version 5 of blob 0 was overwritten"));
+  EXPECT_OK(kept.got.at(0));
+}
+
+TEST(StoreWaitTest, WithOneWireBufferTheVersionBeforeTheNewestIsGone) {
+  Fixture f(Dtype::kF32, OptimizerRule::kAdamW, 0, /*wire_versions=*/1);
+  for (int version = 5; version <= 7; ++version) f.store->Publish(kWte, Version(version));
+  Answer old, kept;
+  f.store->WhenPublished(kWte, Version(6), old.callback());
+  f.store->WhenPublished(kWte, Version(7), kept.callback());
+  EXPECT_THAT(old.got.at(0), StatusIs(absl::StatusCode::kAborted, "version 6 of blob 0 was overwritten"));
   EXPECT_OK(kept.got.at(0));
 }
 

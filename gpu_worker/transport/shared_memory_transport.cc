@@ -49,7 +49,7 @@ class SharedMemoryTransport final : public Transport {
   SharedMemoryTransport(SharedMemoryTransportOptions options, SharedSegment weights, SharedSegment inbox,
                         std::unique_ptr<PacketChannel> channel)
       : options_(std::move(options)),
-        layout_(*options_.model, options_.wire_dtype),
+        layout_(*options_.model, options_.wire_dtype, options_.wire_versions),
         weights_(std::move(weights)),
         inbox_(std::make_shared<InboxMemory>(std::move(inbox), kStagingBytes)),
         channel_(std::move(channel)),
@@ -380,7 +380,7 @@ absl::StatusOr<std::unique_ptr<Transport>> ConnectSharedMemory(SharedMemoryTrans
   EPS_ASSIGN_OR_RETURN(Packet packet, ReceivePacket(socket, kMaxReplyBytes, deadline));
   EPS_RETURN_IF_ERROR(ReadWelcome(packet, options).status());
   // The sizes are what we know from the run, whatever the daemon says.
-  const WireLayout layout(*options.model, options.wire_dtype);
+  const WireLayout layout(*options.model, options.wire_dtype, options.wire_versions);
   EPS_ASSIGN_OR_RETURN(SharedSegment weights,
                        SharedSegment::Map(std::move(packet.files[0]), layout.segment_bytes(),
                                           options.pins_weights ? SegmentWriter::kBoth : SegmentWriter::kCreator));

@@ -21,6 +21,7 @@ struct SharedMemoryTransportOptions {
   WorkerId worker_id;
   const ModelSpec* model = nullptr;  // outlives the transport
   Dtype wire_dtype = Dtype::kBf16;
+  int wire_versions = 0;      // required: PrecisionConfig's
   bool pins_weights = false;  // DeviceBackend's
   int64_t push_bytes = 0;     // of contributions under way: what NewPushMemory hands out, at most
   // Called when it fails by itself, perhaps while nobody waits for it: with the first error, from any thread, once.

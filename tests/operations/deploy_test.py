@@ -88,7 +88,8 @@ class ServiceTest(ByHandTest):
         wait_for_steps(daemon, self.out, 7)
         daemon.kill()
         self.assertEqual(daemon.wait(), -signal.SIGKILL, "it was done before it could be killed")
-        again = self.serve("eps_server")  # Restart=on-abnormal
+        again = self.serve("eps_server")  # Restart=on-abnormal, and of a lost step
+        self.assertEqual(settings(UNITS["eps_server"])["RestartForceExitStatus"], ["75"])
         self.assertEqual(again.wait(timeout=120 * TIME_SCALE), 0, self.log(again))
         self.assertEqual(worker.wait(timeout=60 * TIME_SCALE), 0, self.log(worker))
         self.assertEqual(summary(self.out)["steps"], 600)

@@ -42,6 +42,7 @@ class SharedMemoryDaemon final : public DataPlaneDaemon {
                                                   .worker_id = WorkerId(1),
                                                   .model = &model_,
                                                   .wire_dtype = run_.precision.wire,
+                                                  .wire_versions = run_.precision.wire_versions,
                                                   .push_bytes = kPushBytes});
     EXPECT_THAT(transport, IsOk());
     return *std::move(transport);
