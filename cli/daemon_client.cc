@@ -39,7 +39,10 @@ absl::StatusOr<Endpoint> ReadEndpointFile(const std::string& path) {
       !json["pid"].is_number_integer()) {
     return absl::InvalidArgumentError(absl::StrCat(path, ": wants a text \"grpc\" and a number \"pid\""));
   }
-  return Endpoint{json["grpc"].get<std::string>(), json["pid"].get<int64_t>()};
+  const bool has_page = json.contains("metrics") && json["metrics"].is_string();
+  return Endpoint{.address = json["grpc"].get<std::string>(),
+                  .process_id = json["pid"].get<int64_t>(),
+                  .page = has_page ? json["metrics"].get<std::string>() : ""};
 }
 
 // EPERM: it is another user's, and there.

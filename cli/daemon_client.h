@@ -23,6 +23,7 @@ namespace eps::cli {
 struct Endpoint {
   std::string address;  // HOST:PORT
   int64_t process_id = 0;
+  std::string page;  // HOST:PORT of its HTTP page; "": not told
 };
 // Of endpoints.json, once workers may attach. Errors: NOT_FOUND no such file · INVALID_ARGUMENT naming the file and field
 absl::StatusOr<Endpoint> ReadEndpoint(const std::string& out);

@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "cli/command.h"
 #include "common/base/exit_code.h"
+#include "common/base/file_util.h"
 #include "common/security/secret_file.h"
 #include "common/testing/status_matchers.h"
 #include "common/testing/temp_dir.h"
@@ -95,6 +96,19 @@ TEST(DaemonClientTest, StatusShowsShortPassesAndNothingThatSteersTheTerminal) {
   const std::string text = testing::internal::GetCapturedStdout();
   EXPECT_THAT(text, testing::HasSubstr("last pass 0.250 s"));
   EXPECT_THAT(text, testing::HasSubstr("cpu?[2J"));
+}
+
+TEST(EndpointTest, SaysWhereThePageIsIfItIsTold) {
+  TempDir dir;
+  ASSERT_OK(WriteFileAtomically(dir.File("endpoints.json"),
+                                R"({"grpc": "127.0.0.1:7", "metrics": "127.0.0.1:8", "pid": 9})"));
+  ASSERT_OK_AND_ASSIGN(Endpoint endpoint, ReadEndpoint(dir.path()));
+  EXPECT_EQ(endpoint.address, "127.0.0.1:7");
+  EXPECT_EQ(endpoint.page, "127.0.0.1:8");
+  EXPECT_EQ(endpoint.process_id, 9);
+  ASSERT_OK(WriteFileAtomically(dir.File("endpoints.json"), R"({"grpc": "127.0.0.1:7", "pid": 9})"));
+  ASSERT_OK_AND_ASSIGN(endpoint, ReadEndpoint(dir.path()));
+  EXPECT_EQ(endpoint.page, "");
 }
 
 TEST(RunTokenTest, ANewTokenTakesThePlaceOfTheOldOneAndOnlyItsOwnerReadsIt) {

@@ -30,6 +30,7 @@
 #include "common/base/file_util.h"
 #include "common/base/flags.h"
 #include "common/base/status_macros.h"
+#include "common/model/model_flops.h"
 #include "common/model/model_spec.h"
 #include "common/spec/vector_width.h"
 #include "common/telemetry/trace_file.h"
@@ -93,12 +94,19 @@ std::function<void(size_t done, size_t all)> ShowPlans(const char* what) {
   };
 }
 
+// Of a step of all blocks, where no token is padding.
+double ModelFlopsOf(const WholePlan& plan) {
+  return ModelFlops(plan.model)
+      .Of({.tokens = plan.run.tokens_per_step(), .samples = plan.run.batch.sequences_per_step()});
+}
+
 // Where a step's time goes, on paper.
 void PrintStep(const WholePlan& plan) {
   const worker::Profile& profile = plan.profile;
-  std::printf("\na step of %s, predicted: %.4g s, %.0f tokens/s; %s is busy the longest\n", WorkersText(plan).c_str(),
-              plan.step.timeline.step_seconds,
-              static_cast<double>(plan.run.tokens_per_step()) / plan.step.timeline.step_seconds,
+  const double seconds = plan.step.timeline.step_seconds;
+  std::printf("\na step of %s, predicted: %.4g s, %.0f tokens/s, %s of the model; %s is busy the longest\n",
+              WorkersText(plan).c_str(), seconds, static_cast<double>(plan.run.tokens_per_step()) / seconds,
+              FormatFlopRate(ModelFlopsOf(plan) / seconds).c_str(),
               std::string(worker::ActivityName(plan.step.timeline.bound())).c_str());
   if (profile.measured == "nominal") {
     std::printf(
@@ -199,6 +207,7 @@ void PrintJson(const WholePlan& plan, const std::optional<PlanExplanation>& expl
                                   {{"workers", plan.workers},
                                    {"group_members", plan.step.group_members},
                                    {"predicted_seconds", plan.step.timeline.step_seconds},
+                                   {"model_flops", ModelFlopsOf(plan)},
                                    {"bound", std::string(worker::ActivityName(plan.step.timeline.bound()))},
                                    {"profile", plan.profile.measured},
                                    {"profile_file", plan.profile_file},

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <iterator>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -53,6 +54,13 @@ std::string FormatEta(double seconds) {
 std::string FormatSeconds(double seconds) {
   if (seconds >= 120) return FormatEta(seconds);
   return seconds >= 10 ? absl::StrFormat("%.1f s", seconds) : absl::StrFormat("%.3f s", seconds);
+}
+
+std::string FormatFlopRate(double flops_per_second) {
+  constexpr const char* kPrefixes[] = {"", "k", "M", "G", "T", "P", "E"};
+  size_t prefix = 0;
+  for (; flops_per_second >= 999.5 && prefix + 1 < std::size(kPrefixes); ++prefix) flops_per_second /= 1000;
+  return absl::StrFormat("%.3g %sFLOP/s", flops_per_second, kPrefixes[prefix]);
 }
 
 std::string ProgressBar(int64_t step, int64_t steps) {

@@ -16,6 +16,9 @@ std::string FormatEta(double seconds);
 // Three digits that matter: "0.012 s", "12.3 s", "2:05" from two minutes on.
 std::string FormatSeconds(double seconds);
 
+// "1.23 TFLOP/s", of the model (StatusReply.model_flops_per_second).
+std::string FormatFlopRate(double flops_per_second);
+
 // "[#######-------------]"
 std::string ProgressBar(int64_t step, int64_t steps);
 

@@ -33,6 +33,14 @@ TEST(ProgressTest, ALineSaysHowFarHowFastHowLongAndWhatWaits) {
       "pull 1% version 3%");
 }
 
+TEST(ProgressTest, RatesOfOperationsHaveThreeDigitsAndAPrefix) {
+  EXPECT_EQ(FormatFlopRate(0), "0 FLOP/s");
+  EXPECT_EQ(FormatFlopRate(999.4), "999 FLOP/s");
+  EXPECT_EQ(FormatFlopRate(999.6), "1 kFLOP/s");
+  EXPECT_EQ(FormatFlopRate(1.2345e12), "1.23 TFLOP/s");
+  EXPECT_EQ(FormatFlopRate(272e12), "272 TFLOP/s");
+}
+
 TEST(ProgressTest, ANarrowTerminalLosesWholeFields) {
   const std::string memory = " 35% step 105/300  loss 2.613  1640 tok/s  eta 2:05  dev 14.0 MiB of 16.0 MiB";
   EXPECT_EQ(ProgressLine(Training(), 110), memory + "  waits pull 1% version 3%");

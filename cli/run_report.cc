@@ -6,6 +6,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "cli/progress.h"
 #include "common/base/byte_size.h"
 #include "common/base/file_util.h"
 #include "nlohmann/json.hpp"
@@ -97,6 +98,9 @@ std::string EndText(const std::string& out) {
   absl::StrAppend(&text, absl::StrFormat(" in %.1f s, loss ", Number(summary, "seconds")), Loss(summary, "loss_first"),
                   " -> ", Loss(summary, "loss_last"), EvaluationText(summary),
                   absl::StrFormat(", %.0f tokens/s", Number(summary, "tokens_per_second")));
+  if (const double flops = Number(summary, "model_flops_per_second"); flops > 0) {
+    absl::StrAppend(&text, ", ", FormatFlopRate(flops), " of the model");
+  }
   if (const int64_t peak_bytes = WholeNumber(summary, "device_peak_bytes"); peak_bytes > 0) {
     absl::StrAppend(&text, ", device ", FormatByteSize(peak_bytes), " of ",
                     FormatByteSize(WholeNumber(summary, "device_cap_bytes")));

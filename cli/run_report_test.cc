@@ -45,6 +45,8 @@ TEST_F(EndTest, AFinishedRunGivesItsFigures) {
   EXPECT_THAT(EndText(dir_.path()),
               HasSubstr("done: 4 steps in 2.5 s, loss 5.500 -> 2.250, 1000 tokens/s, device 1.0 MiB of 2.0 MiB; "));
   EXPECT_THAT(EndText(dir_.path()), Not(HasSubstr("--resume")));
+  Summary(R"({"steps": 4, "steps_planned": 4, "tokens_per_second": 7, "model_flops_per_second": 1.25e12})");
+  EXPECT_THAT(EndText(dir_.path()), HasSubstr(", 7 tokens/s, 1.25 TFLOP/s of the model; "));
 }
 
 TEST_F(EndTest, TheLastEvaluationIsTold) {

@@ -40,7 +40,8 @@ void PrintForPeople(const proto::StatusReply& status) {
                                     " tokens, ", FormatSeconds(status.evaluation().seconds())));
   }
   Line("speed", absl::StrCat(std::to_string(static_cast<int64_t>(status.tokens_per_second())), " tokens/s, ",
-                             status.tokens(), " tokens in all"));
+                             FormatFlopRate(status.model_flops_per_second()), " of the model, ", status.tokens(),
+                             " tokens in all"));
   Line("compute waits for", FormatWaits(status));
   if (const std::string wait = FormatStepWait(status); !wait.empty()) Line("this step waits for", wait);
   Line("model", absl::StrCat(status.parameters(), " parameters, state ", FormatByteSize(status.model_state_bytes())));
@@ -57,8 +58,9 @@ void PrintForPeople(const proto::StatusReply& status) {
   if (const std::string order = FormatStartOrder(status); !order.empty()) Line("workers", order);
   for (const proto::WorkerStatus& worker : status.workers()) {
     Line(absl::StrCat("worker ", worker.worker_id()).c_str(),
-         absl::StrCat(worker.state(), ", ", worker.device_name(), ", pid ", worker.process_id(),
-                      worker.host_name().empty() ? "" : absl::StrCat(" on ", worker.host_name()),
+         absl::StrCat(worker.state(), ", ", worker.device_name(),
+                      worker.device_model().empty() ? "" : absl::StrCat(" (", worker.device_model(), ")"), ", pid ",
+                      worker.process_id(), worker.host_name().empty() ? "" : absl::StrCat(" on ", worker.host_name()),
                       worker.transport().empty() ? "" : absl::StrCat(", over ", worker.transport()),
                       worker.group_members() == 0 ? ""
                                                   : absl::StrCat(", in worker ", worker.group_founder(), "'s group of ",

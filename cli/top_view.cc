@@ -41,9 +41,10 @@ void AddProgress(const proto::StatusReply& status, std::vector<std::string>& lin
                                   ProgressBar(status.step(), status.steps()), percent, status.step(), status.steps(),
                                   FormatEta(status.eta_seconds())));
   if (!status.failure().empty()) lines.push_back(absl::StrCat("failed: ", status.failure()));
-  lines.push_back(absl::StrFormat("loss %.4f nats  gradient norm %s  learning rate %.3g  %.0f tokens/s", status.loss(),
-                                  status.gradient_norm() < 0 ? "-" : absl::StrFormat("%.3g", status.gradient_norm()),
-                                  status.learning_rate(), status.tokens_per_second()));
+  lines.push_back(absl::StrFormat(
+      "loss %.4f nats  gradient norm %s  learning rate %.3g  %.0f tokens/s  %s", status.loss(),
+      status.gradient_norm() < 0 ? "-" : absl::StrFormat("%.3g", status.gradient_norm()), status.learning_rate(),
+      status.tokens_per_second(), FormatFlopRate(status.model_flops_per_second())));
   if (status.has_evaluation()) {
     lines.push_back(absl::StrFormat("evaluation after step %d: loss %.4f nats  accuracy %.4f  %d tokens",
                                     status.evaluation().step(), status.evaluation().loss(),

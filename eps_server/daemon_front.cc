@@ -6,23 +6,22 @@
 #include "common/base/status_macros.h"
 #include "eps_server/endpoint_file.h"
 #include "eps_server/service/starting_service.h"
+#include "eps_server/service/status_json.h"
 
 namespace eps::server {
 
 absl::StatusOr<std::unique_ptr<DaemonFront>> DaemonFront::Open(const DaemonOptions& options,
                                                                const ListenAddress& listen, RpcServerOptions rpc,
-                                                               uint64_t incarnation, const LongWork* work) {
+                                                               const DaemonIdentity& identity, const LongWork* work) {
   std::unique_ptr<DaemonFront> front(new DaemonFront(options.out));
-  EPS_ASSIGN_OR_RETURN(front->page_, DaemonPage::Start(options.metrics_listen, options.metrics_any_address));
-  front->page_->Show([work] {
-    const LongWork::View at = work->Look();
-    DaemonView view;
-    view.start_done_bytes = at.done_bytes;
-    view.start_total_bytes = at.total_bytes;
-    return view;
-  });
+  EPS_ASSIGN_OR_RETURN(
+      front->page_,
+      DaemonPage::Start({.listen = options.metrics_listen,
+                         .any_address = options.metrics_any_address,
+                         .status_json = [identity](const DaemonView& view) { return StatusJson(identity, view); }}));
+  front->page_->Show([work] { return DaemonView{.start_work = work->Look()}; });
   rpc.is_serving = false;
-  EPS_ASSIGN_OR_RETURN(front->server_, RpcServer::Start(listen, NewStartingServices(incarnation, work),
+  EPS_ASSIGN_OR_RETURN(front->server_, RpcServer::Start(listen, NewStartingServices(identity, work),
                                                         /*max_message_bytes=*/0, std::move(rpc)));
   front->is_starting_ = true;
   EPS_RETURN_IF_ERROR(

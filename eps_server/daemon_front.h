@@ -1,7 +1,6 @@
 #ifndef EPS_SERVER_DAEMON_FRONT_H_
 #define EPS_SERVER_DAEMON_FRONT_H_
 
-#include <cstdint>
 #include <memory>
 #include <string>
 #include <utility>
@@ -11,6 +10,7 @@
 #include "absl/status/statusor.h"
 #include "common/base/long_work.h"
 #include "eps_server/daemon.h"
+#include "eps_server/daemon_identity.h"
 #include "eps_server/service/listen_address.h"
 #include "eps_server/service/rpc_server.h"
 #include "eps_server/telemetry/daemon_page.h"
@@ -31,7 +31,7 @@ class DaemonFront {
   // this, or a GoOn that succeeded.
   // Errors: UNAVAILABLE an address is in use · the system's, naming the file
   static absl::StatusOr<std::unique_ptr<DaemonFront>> Open(const DaemonOptions& options, const ListenAddress& listen,
-                                                           RpcServerOptions rpc, uint64_t incarnation,
+                                                           RpcServerOptions rpc, const DaemonIdentity& identity,
                                                            const LongWork* work);
   ~DaemonFront();
 

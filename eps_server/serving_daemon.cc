@@ -14,9 +14,9 @@
 #include "common/spec/run_config.h"
 #include "eps_server/checkpoint/serving_checkpoint.h"
 #include "eps_server/daemon_front.h"
+#include "eps_server/daemon_identity.h"
 #include "eps_server/doors.h"
 #include "eps_server/endpoint_file.h"
-#include "eps_server/incarnation.h"
 #include "eps_server/service/control_service.h"
 #include "eps_server/service/data_service.h"
 #include "eps_server/service/rpc_server.h"
@@ -33,7 +33,7 @@ constexpr absl::Duration kLeaseCheck = absl::Seconds(1);
 class ServingDaemon final : public Daemon {
  public:
   ServingDaemon(const DaemonOptions& options, ListenAddress listen, LongWork& work)
-      : options_(options), listen_(std::move(listen)), work_(work), incarnation_(NewIncarnation()) {}
+      : options_(options), listen_(std::move(listen)), work_(work), identity_(NewDaemonIdentity(options.out)) {}
 
   ~ServingDaemon() override { front_.reset(); }  // first: it uses all of what follows it
 
@@ -44,7 +44,7 @@ class ServingDaemon final : public Daemon {
     absl::StatusOr<FileDescriptor> lock = LockDirectory(options_.out);
     if (!lock.ok()) return Annotate(lock.status(), "--out");
     out_lock_ = *std::move(lock);
-    EPS_ASSIGN_OR_RETURN(front_, DaemonFront::Open(options_, listen_, std::move(rpc_options), incarnation_, &work_));
+    EPS_ASSIGN_OR_RETURN(front_, DaemonFront::Open(options_, listen_, std::move(rpc_options), identity_, &work_));
     EPS_ASSIGN_OR_RETURN(
         served_,
         LoadCheckpointForServing(options_.serve_folder,
@@ -63,13 +63,13 @@ class ServingDaemon final : public Daemon {
     status_.step = served_.state.version.value();
     status_.loss = served_.state.losses.empty() ? 0 : served_.state.losses.back();
     front_->page().Show([this] { return View(); });
-    EPS_ASSIGN_OR_RETURN(shared_memory_, OpenSharedMemory(served_.run, {.incarnation = incarnation_,
+    EPS_ASSIGN_OR_RETURN(shared_memory_, OpenSharedMemory(served_.run, {.incarnation = identity_.incarnation,
                                                                         .model = &served_.model,
                                                                         .store = served_.store.get(),
                                                                         .last_version = served_.state.version,
                                                                         .traffic = &traffic_.shared_memory}));
     std::vector<std::unique_ptr<grpc::Service>> services;
-    services.push_back(NewControlService({.incarnation = incarnation_,
+    services.push_back(NewControlService({.identity = identity_,
                                           .run_config = SerializeRunConfig(served_.run),
                                           .shared_memory_socket = SharedMemorySocket(shared_memory_),
                                           .host = host_.get(),
@@ -77,7 +77,7 @@ class ServingDaemon final : public Daemon {
                                           .serving_version = served_.state.version,
                                           .serving_status = status_,
                                           .on_stop = [this](const std::string& reason) { Stop(reason); }}));
-    services.push_back(NewDataService({.incarnation = incarnation_,
+    services.push_back(NewDataService({.incarnation = identity_.incarnation,
                                        .model = &served_.model,
                                        .store = served_.store.get(),
                                        .aggregator = nullptr,
@@ -86,7 +86,7 @@ class ServingDaemon final : public Daemon {
     EPS_RETURN_IF_ERROR(front_->GoOn(std::move(services), max_message_bytes_));
     LogInfo("daemon_listening", {{"grpc", front_->server().address()},
                                  {"metrics", front_->page().address()},
-                                 {"incarnation", incarnation_},
+                                 {"incarnation", identity_.incarnation},
                                  {"serves", served_.folder},
                                  {"parameters", served_.model.num_parameters()}});
     return absl::OkStatus();
@@ -142,7 +142,7 @@ class ServingDaemon final : public Daemon {
   const DaemonOptions options_;
   const ListenAddress listen_;
   LongWork& work_;  // until Start
-  const uint64_t incarnation_;
+  const DaemonIdentity identity_;
   FileDescriptor out_lock_;  // one daemon at a time says there where it is
   NewFolder out_;
   ServingCheckpoint served_;

@@ -30,13 +30,13 @@
 #include "common/telemetry/trace_log.h"
 #include "eps_server/checkpoint/checkpointer.h"
 #include "eps_server/daemon_front.h"
+#include "eps_server/daemon_identity.h"
 #include "eps_server/data/corpus_tokens.h"
 #include "eps_server/data/data_mark.h"
 #include "eps_server/data/evaluation_data.h"
 #include "eps_server/data/step_data.h"
 #include "eps_server/doors.h"
 #include "eps_server/endpoint_file.h"
-#include "eps_server/incarnation.h"
 #include "eps_server/memory/daemon_memory.h"
 #include "eps_server/report/digest_log.h"
 #include "eps_server/report/loss_svg.h"
@@ -114,7 +114,7 @@ constexpr size_t kMaxClassesLogged = 100;
 class TrainingDaemon final : public Daemon {
  public:
   TrainingDaemon(const DaemonOptions& options, ListenAddress listen, LongWork& work)
-      : options_(options), listen_(std::move(listen)), work_(work), incarnation_(NewIncarnation()) {}
+      : options_(options), listen_(std::move(listen)), work_(work), identity_(NewDaemonIdentity(options.out)) {}
 
   ~TrainingDaemon() override { Close(absl::ZeroDuration()); }
 
@@ -133,7 +133,7 @@ class TrainingDaemon final : public Daemon {
     // What comes now may take long.
     EPS_ASSIGN_OR_RETURN(out_, NewFolder::Make(options_.out));
     EPS_RETURN_IF_ERROR(LockOut());
-    EPS_ASSIGN_OR_RETURN(front_, DaemonFront::Open(options_, listen_, std::move(rpc_options), incarnation_, &work_));
+    EPS_ASSIGN_OR_RETURN(front_, DaemonFront::Open(options_, listen_, std::move(rpc_options), identity_, &work_));
     EPS_RETURN_IF_ERROR(OpenData());
     EPS_ASSIGN_OR_RETURN(model_, BuildModel(run_.model));
     DaemonMemory memory = ComputeDaemonMemory(model_, run_);
@@ -227,7 +227,7 @@ class TrainingDaemon final : public Daemon {
   bool finished_before() const override { return options_.resume && resumed_.version.value() >= run_.steps; }
 
   absl::Status Start() override {
-    EPS_ASSIGN_OR_RETURN(shared_memory_, OpenSharedMemory(run_, {.incarnation = incarnation_,
+    EPS_ASSIGN_OR_RETURN(shared_memory_, OpenSharedMemory(run_, {.incarnation = identity_.incarnation,
                                                                  .model = &model_,
                                                                  .store = store_.get(),
                                                                  .aggregator = &coordinator_->aggregator(),
@@ -235,13 +235,13 @@ class TrainingDaemon final : public Daemon {
                                                                  .copiers = CopierThreads(options_.threads),
                                                                  .traffic = &traffic_.shared_memory}));
     std::vector<std::unique_ptr<grpc::Service>> services;
-    services.push_back(NewControlService({.incarnation = incarnation_,
+    services.push_back(NewControlService({.identity = identity_,
                                           .run_config = SerializeRunConfig(run_),
                                           .shared_memory_socket = SharedMemorySocket(shared_memory_),
                                           .host = host_.get(),
                                           .coordinator = coordinator_.get(),
                                           .most_workers = run_.batch.virtual_nodes}));
-    services.push_back(NewDataService({.incarnation = incarnation_,
+    services.push_back(NewDataService({.incarnation = identity_.incarnation,
                                        .model = &model_,
                                        .store = store_.get(),
                                        .aggregator = &coordinator_->aggregator(),
@@ -251,7 +251,7 @@ class TrainingDaemon final : public Daemon {
     EPS_RETURN_IF_ERROR(front_->GoOn(std::move(services), max_message_bytes_));
     LogInfo("daemon_listening", {{"grpc", front_->server().address()},
                                  {"metrics", front_->page().address()},
-                                 {"incarnation", incarnation_},
+                                 {"incarnation", identity_.incarnation},
                                  {"step", resumed_.version.value()},
                                  {"steps", run_.steps},
                                  {"parameters", model_.num_parameters()},
@@ -432,7 +432,7 @@ class TrainingDaemon final : public Daemon {
   const DaemonOptions options_;
   const ListenAddress listen_;
   LongWork& work_;  // until Start
-  const uint64_t incarnation_;
+  const DaemonIdentity identity_;
   FileDescriptor out_lock_;
   NewFolder out_;
   RunConfig run_;

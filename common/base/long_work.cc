@@ -53,7 +53,7 @@ absl::Status LongWork::GoOn() {
   {
     MutexLock lock(mu_);
     if (is_cancelled_) return absl::CancelledError(absl::StrCat("given up: ", view_.what));
-    if (Clock::now() - logged_ < kLogInterval) return absl::OkStatus();
+    if (view_.what.empty() || Clock::now() - logged_ < kLogInterval) return absl::OkStatus();
     logged_ = Clock::now();
     view = view_;
     view.seconds = SecondsSince(begun_);

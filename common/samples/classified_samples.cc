@@ -61,6 +61,7 @@ class ClassifiedSamples : public SampleSource {
     batch.types.insert(batch.types.end(), padding, 0);
     batch.document_first.insert(batch.document_first.end(), static_cast<size_t>(rows), 0);
     batch.document_first.insert(batch.document_first.end(), padding, static_cast<int32_t>(rows));
+    batch.num_padding += static_cast<int64_t>(padding);
     batch.labels.push_back(Label(sample).value_or(kNotCounted));
     return absl::OkStatus();
   }

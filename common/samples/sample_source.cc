@@ -128,6 +128,7 @@ class DocumentSamples : public SampleSource {
     batch.tokens.insert(batch.tokens.end(), padding, kPaddingToken);
     batch.labels.insert(batch.labels.end(), padding, kNotCounted);
     batch.document_first.insert(batch.document_first.end(), padding, row);
+    batch.num_padding += context_ - row;
     return absl::OkStatus();
   }
   absl::Status CheckIds() const override { return CheckAllIds(*file_, TokenBytes(data_), vocab_); }

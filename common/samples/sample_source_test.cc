@@ -106,6 +106,8 @@ TEST_F(SampleSourceTest, PackedDocumentsStandOneBehindTheOther) {
   EXPECT_THAT(Sample(2).tokens, ElementsAre(22, 23, 0, 0, 0));
   EXPECT_THAT(Sample(2).labels, ElementsAre(23, 24, -100, -100, -100));
   EXPECT_THAT(Sample(2).document_first, ElementsAre(0, 0, 2, 2, 2));
+  EXPECT_EQ(Sample(0).num_padding, 0);
+  EXPECT_EQ(Sample(2).num_padding, 3);
   EXPECT_OK(DocumentEnds(Sample(2).document_first, 5).status());
   EXPECT_THAT(source->files(), ElementsAre(path(), path() + ".docs"));
 }

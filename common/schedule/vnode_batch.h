@@ -25,6 +25,8 @@ struct VnodeBatch {
   // The index, within its sample, of the first token of each token's document, which ends where the next one begins or
   // the sample ends. Empty where a sample is one document: DataConfig::has_documents.
   std::vector<int32_t> document_first;
+  // Of the tokens, those that only fill up samples. Known to the daemon alone.
+  int64_t num_padding = 0;
 };
 
 // One behind the last token of each token's document, of arrays as document_first: `context` tokens a sample.

@@ -16,11 +16,14 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
 #include "common/base/file_util.h"
+#include "common/base/host.h"
 #include "common/base/status_macros.h"
 
 namespace eps {
@@ -93,8 +96,12 @@ absl::string_view ReasonOf(int code) {
       return "Not Found";
     case 405:
       return "Method Not Allowed";
+    case 421:
+      return "Misdirected Request";
     case 431:
       return "Request Header Fields Too Large";
+    case 500:
+      return "Internal Server Error";
     case 503:
       return "Service Unavailable";
     default:
@@ -102,13 +109,39 @@ absl::string_view ReasonOf(int code) {
   }
 }
 
+constexpr absl::string_view kSecurityHeaders =
+    "Cache-Control: no-store\r\n"
+    "X-Content-Type-Options: nosniff\r\n"
+    "Referrer-Policy: no-referrer\r\n"
+    "Cross-Origin-Resource-Policy: same-origin\r\n"
+    "Content-Security-Policy: default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
+    "img-src 'self' data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'\r\n";
+
 std::string Serialize(const HttpReply& reply, bool with_body) {
-  std::string text = absl::StrCat("HTTP/1.1 ", reply.code, " ", ReasonOf(reply.code),
-                                  "\r\nContent-Type: ", reply.content_type, "\r\nContent-Length: ", reply.body.size(),
-                                  "\r\nCache-Control: no-store\r\nX-Content-Type-Options: nosniff\r\n",
-                                  reply.code == 405 ? "Allow: GET, HEAD\r\n" : "", "Connection: close\r\n\r\n");
+  std::string text =
+      absl::StrCat("HTTP/1.1 ", reply.code, " ", ReasonOf(reply.code), "\r\nContent-Type: ", reply.content_type,
+                   "\r\nContent-Length: ", reply.body.size(), "\r\n", kSecurityHeaders,
+                   reply.code == 405 ? "Allow: GET, HEAD\r\n" : "", "Connection: close\r\n\r\n");
   if (with_body) text += reply.body;
   return text;
+}
+
+// `host_header`: as behind "Host:", with a port or without one; "" asks for nobody.
+bool IsOfLoopback(absl::string_view host_header) {
+  const std::string host = absl::AsciiStrToLower(host_header);
+  return host.empty() || IsLoopbackHost(HostOf(host.back() == ']' ? host + ":" : host));
+}
+
+// Whether each Host of a request's head, of which there should be one, is of HttpHosts::kLoopback.
+bool AsksForLoopback(absl::string_view head) {
+  for (const absl::string_view line : absl::StrSplit(head, '\n')) {
+    const size_t colon = line.find(':');
+    if (colon == absl::string_view::npos) continue;
+    const absl::string_view name = absl::StripAsciiWhitespace(line.substr(0, colon));
+    const absl::string_view value = absl::StripAsciiWhitespace(line.substr(colon + 1));
+    if (absl::EqualsIgnoreCase(name, "host") && !IsOfLoopback(value)) return false;
+  }
+  return true;
 }
 
 // One connection, from its first byte to its last.
@@ -125,6 +158,7 @@ class HttpPageImpl final : public HttpPage {
   HttpPageImpl(Options options, FileDescriptor listener, FileDescriptor stop)
       : options_(std::move(options)),
         address_(BoundAddress(listener.get())),
+        hosts_(IsLoopbackHost(HostOf(address_)) ? HttpHosts::kLoopback : HttpHosts::kAny),
         listener_(std::move(listener)),
         stop_(std::move(stop)),
         thread_([this] { Loop(); }) {}
@@ -191,7 +225,7 @@ class HttpPageImpl final : public HttpPage {
     connection.received.append(bytes, static_cast<size_t>(count));
     const size_t end = connection.received.find("\r\n\r\n");
     if (end != std::string::npos && end + 4 <= kMaxRequestBytes) {
-      connection.reply = AnswerHttp(absl::string_view(connection.received).substr(0, end + 4), options_.paths);
+      connection.reply = AnswerHttp(absl::string_view(connection.received).substr(0, end + 4), options_.paths, hosts_);
     } else if (connection.received.size() >= kMaxRequestBytes) {
       connection.reply = Serialize({.code = 431, .body = "the request is too long\n"}, true);
     }
@@ -212,6 +246,7 @@ class HttpPageImpl final : public HttpPage {
   // Fixed after construction.
   const Options options_;
   const std::string address_;
+  const HttpHosts hosts_;
   const FileDescriptor listener_;
   const FileDescriptor stop_;  // an eventfd: readable once the page is to end
   // Of the page's thread; the oldest first.
@@ -221,7 +256,7 @@ class HttpPageImpl final : public HttpPage {
 
 }  // namespace
 
-std::string AnswerHttp(absl::string_view head, const HttpPaths& paths) {
+std::string AnswerHttp(absl::string_view head, const HttpPaths& paths, HttpHosts hosts) {
   const std::vector<absl::string_view> words = absl::StrSplit(head.substr(0, head.find("\r\n")), ' ');
   if (words.size() != 3 || words[0].empty() || words[1].empty() || words[1].front() != '/' ||
       (words[2] != "HTTP/1.1" && words[2] != "HTTP/1.0")) {
@@ -229,6 +264,10 @@ std::string AnswerHttp(absl::string_view head, const HttpPaths& paths) {
   }
   const bool is_head = words[0] == "HEAD";
   if (words[0] != "GET" && !is_head) return Serialize({.code = 405, .body = "only GET and HEAD\n"}, true);
+  if (hosts == HttpHosts::kLoopback && !AsksForLoopback(head)) {
+    return Serialize({.code = 421, .body = "this page is for its own machine: ask for 127.0.0.1 or localhost\n"},
+                     !is_head);
+  }
   const auto found = paths.find(std::string(words[1].substr(0, words[1].find('?'))));
   if (found == paths.end()) return Serialize({.code = 404, .body = "no such page\n"}, !is_head);
   return Serialize(found->second(), !is_head);

@@ -23,9 +23,19 @@ struct HttpReply {
 // What is served: a path without its query, and who makes its reply. Called by the page's thread, one at a time.
 using HttpPaths = std::map<std::string, std::function<HttpReply()>>;
 
-// A small HTTP/1.1 page for metrics and health: GET and HEAD of a few paths, one request a connection, and nothing else.
+// Under which names a page is asked for, by a request's Host.
+enum class HttpHosts {
+  kAny,
+  // Numbers of loopback, localhost, or nothing: a site of others whose name leads here, in a browser of this machine,
+  // would read the page as its own (DNS rebinding).
+  kLoopback,
+};
+
+// A small HTTP/1.1 page for people, metrics and health: GET and HEAD of a few paths, one request a connection, and nothing else.
 // Everything is bounded: a request's head by kMaxRequestBytes, a connection's life by Options::timeout, connections by
-// kMaxConnections (a new one ends the oldest). A slow or silent peer holds up nobody else.
+// kMaxConnections (a new one ends the oldest). A slow or silent peer holds up nobody else. A browser is told to load
+// nothing but what the page itself serves, and to run none of it inline. One that listens on loopback answers to
+// HttpHosts::kLoopback alone.
 //
 // Threads: one of its own, which runs the handlers.
 class HttpPage {
@@ -54,7 +64,7 @@ class HttpPage {
 absl::Status CheckPageAddress(const std::string& listen, bool any_address);
 
 // The whole reply to a request's head, which ends with an empty line.
-std::string AnswerHttp(absl::string_view head, const HttpPaths& paths);
+std::string AnswerHttp(absl::string_view head, const HttpPaths& paths, HttpHosts hosts = HttpHosts::kAny);
 
 }  // namespace eps
 

@@ -17,6 +17,7 @@
 namespace eps {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
 using ::testing::StartsWith;
@@ -39,7 +40,7 @@ std::string Ask(const HttpPage& page, const std::string& request) { return AskHt
 TEST(HttpPageTest, ServesItsPaths) {
   const auto page = StartPage();
   EXPECT_THAT(page->address(), StartsWith("127.0.0.1:"));
-  const std::string reply = Ask(*page, "GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n");
+  const std::string reply = Ask(*page, "GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n");
   EXPECT_THAT(reply, StartsWith("HTTP/1.1 200 OK\r\n"));
   EXPECT_THAT(reply, HasSubstr("Content-Length: 12\r\n"));
   EXPECT_THAT(reply, HasSubstr("\r\n\r\neps_doors 3\n"));
@@ -64,10 +65,42 @@ TEST(HttpPageTest, RefusesEverythingElse) {
   EXPECT_THAT(Ask(*page, std::string("\x16\x03\x01\0\r\n\r\n", 8)), StartsWith("HTTP/1.1 400 "));
 }
 
+TEST(HttpPageTest, OnLoopbackItAnswersToNamesOfLoopbackAlone) {
+  const auto page = StartPage();
+  for (const std::string host :
+       {page->address().c_str(), "127.0.0.1", "127.9.9.9:80", "LocalHost", "localhost:1", "[::1]:9", "[::1]", ""}) {
+    EXPECT_THAT(Ask(*page, absl::StrCat("GET /metrics HTTP/1.1\r\nhOST:  ", host, " \r\n\r\n")),
+                HasSubstr("eps_doors 3"))
+        << host;
+  }
+  for (const std::string host : {"evil.example", "evil.example:80", "localhost.evil.example", "127.0.0.1.evil.example",
+                                 "10.0.0.1:80", "[2001:db8::1]:80", ":", "["}) {
+    const std::string reply = Ask(*page, absl::StrCat("GET /metrics HTTP/1.1\r\nHost: ", host, "\r\n\r\n"));
+    EXPECT_THAT(reply, StartsWith("HTTP/1.1 421 ")) << host;
+    EXPECT_THAT(reply, Not(HasSubstr("eps_doors"))) << host;
+  }
+  for (const char* head :
+       {"Host: localhost\r\nHost: evil.example", "Host : evil.example", "X: y\nHost: evil.example"}) {
+    EXPECT_THAT(Ask(*page, absl::StrCat("GET /metrics HTTP/1.1\r\n", head, "\r\n\r\n")), StartsWith("HTTP/1.1 421 "))
+        << head;
+  }
+  EXPECT_THAT(Ask(*page, "HEAD /metrics HTTP/1.1\r\nHost: evil.example\r\n\r\n"),
+              AllOf(StartsWith("HTTP/1.1 421 "), Not(HasSubstr("machine"))));
+  // Where others than this machine may ask, it has names that it does not know.
+  EXPECT_THAT(AnswerHttp("GET /metrics HTTP/1.1\r\nHost: host7.example\r\n\r\n", TwoPaths()), HasSubstr("eps_doors 3"));
+}
+
+TEST(HttpPageTest, ABrowserIsToLoadNothingFromElsewhere) {
+  EXPECT_THAT(
+      Ask(*StartPage(), "GET /metrics HTTP/1.1\r\n\r\n"),
+      AllOf(HasSubstr("\r\nContent-Security-Policy: default-src 'none'; script-src 'self';"),
+            HasSubstr("; connect-src 'self';"), HasSubstr("; frame-ancestors 'none'\r\n"), Not(HasSubstr("unsafe-"))));
+}
+
 TEST(HttpPageTest, ARequestInPiecesIsOne) {
   const auto page = StartPage();
   const FileDescriptor fd = Connect(*page);
-  for (const char* piece : {"GET /met", "rics HTTP/1.1\r", "\nHost: x\r\n\r", "\n"}) {
+  for (const char* piece : {"GET /met", "rics HTTP/1.1\r", "\nHost: localhost\r\n\r", "\n"}) {
     SendText(fd, piece);
     absl::SleepFor(absl::Milliseconds(5));
   }

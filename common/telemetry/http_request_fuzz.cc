@@ -15,7 +15,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t num_bytes) {
                                    served = true;
                                    return eps::HttpReply{.body = "x\n"};
                                  }}};
-  const std::string reply = eps::AnswerHttp(head, paths);
+  const bool any_host = num_bytes % 2 == 1;
+  const std::string reply = eps::AnswerHttp(head, paths, any_host ? eps::HttpHosts::kAny : eps::HttpHosts::kLoopback);
   if (!absl::StartsWith(reply, "HTTP/1.1 ") || !absl::StrContains(reply, "\r\n\r\n")) abort();
   if (served != absl::StartsWith(reply, "HTTP/1.1 200 ")) abort();
   if (served && !absl::StartsWith(head, "GET /metrics") && !absl::StartsWith(head, "HEAD /metrics")) abort();

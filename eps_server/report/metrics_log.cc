@@ -20,6 +20,7 @@ std::string MetricsLine(const StepReport& report) {
   line["loss_scale"] = report.loss_scale;
   line["tokens"] = report.tokens;
   line["tokens_per_second"] = report.tokens_per_second;
+  line["model_flops"] = report.model_flops;
   line["step_seconds"] = report.seconds;
   line["checkpoint_wait_seconds"] = report.held_seconds;
   line["waits"] = nlohmann::ordered_json::object();

@@ -49,7 +49,8 @@ TEST(MetricsLogTest, ALineForEachStepAsItCommits) {
   EXPECT_THAT(StepsIn(path), ElementsAre(0, 1));
   const auto line = nlohmann::json::parse(MetricsLine(ReportOf(3)));
   EXPECT_EQ(line["waits"]["pull"], 0.25);
-  for (const char* key : {"loss", "learning_rate", "gradient_norm", "tokens_per_second", "step_seconds"}) {
+  for (const char* key :
+       {"loss", "learning_rate", "gradient_norm", "tokens_per_second", "model_flops", "step_seconds"}) {
     EXPECT_TRUE(line.contains(key)) << key;
   }
 }
@@ -129,6 +130,8 @@ TEST(SummaryTest, HasEveryFieldOfTheContract) {
   status.seconds = 3;
   status.device_peak_bytes = 9;
   status.device_models = {"cpu A", "cpu B"};
+  status.counts.model_flops = 6e12;
+  status.counts.tokens = 60;
   status.wait_fraction = {{"pull", 0.5}};
   status.device_cap_bytes = 10;
   status.most_workers = 3;
@@ -136,6 +139,8 @@ TEST(SummaryTest, HasEveryFieldOfTheContract) {
   EXPECT_EQ(summary["steps"], 2);
   EXPECT_EQ(summary["seconds"], 5.0);
   EXPECT_EQ(summary["tokens_per_second"], 20.0);
+  EXPECT_EQ(summary["model_flops_per_second"], 20 * 1e11);  // as many a token as in this sitting
+  EXPECT_TRUE(nlohmann::json::parse(SummaryJson(RunStatus(), {}, 2))["model_flops_per_second"].is_null());
   EXPECT_EQ(summary["loss_first"], 5.0);
   EXPECT_EQ(summary["loss_last"], 4.0);
   EXPECT_EQ(summary["loss"].size(), 2u);

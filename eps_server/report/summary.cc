@@ -15,6 +15,12 @@ std::string SummaryJson(const RunStatus& status, const std::vector<double>& loss
   summary["tokens"] = status.tokens;
   summary["seconds"] = seconds;
   summary["tokens_per_second"] = seconds > 0 ? static_cast<double>(status.tokens) / seconds : 0.0;
+  // What a counted token took in this sitting, as every sitting's: both rates are over all of them.
+  const double flops_per_token =
+      status.counts.tokens > 0 ? status.counts.model_flops / static_cast<double>(status.counts.tokens) : 0;
+  summary["model_flops_per_second"] = flops_per_token > 0
+                                          ? nlohmann::json(flops_per_token * summary["tokens_per_second"].get<double>())
+                                          : nlohmann::json();
   // Of one worker: what several make of a step no plan says.
   const bool is_predicted = status.predicted_step_seconds > 0 && status.most_workers == 1;
   summary["step_seconds"] = {

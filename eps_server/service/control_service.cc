@@ -40,7 +40,7 @@ class ControlService final : public proto::Control::CallbackService {
   }
 
   grpc::ServerBidiReactor<proto::WorkerEvent, proto::DaemonEvent>* Events(grpc::CallbackServerContext*) override {
-    return StartEventStream(*options_.host, options_.incarnation);
+    return StartEventStream(*options_.host, options_.identity.incarnation);
   }
 
   grpc::ServerUnaryReactor* GetStatus(grpc::CallbackServerContext* context, const proto::StatusRequest* request,
@@ -54,7 +54,8 @@ class ControlService final : public proto::Control::CallbackService {
       FillStatus(status, *reply);
       reply->set_state("serving");
     }
-    reply->set_incarnation(options_.incarnation);
+    reply->set_incarnation(options_.identity.incarnation);
+    reply->set_run(options_.identity.run);
     if (const StartOrders::Order order = start_orders_.newest(); order.number > 0) {
       proto::StartOrder& said = *reply->mutable_start_order();
       said.set_number(order.number);
@@ -160,7 +161,7 @@ class ControlService final : public proto::Control::CallbackService {
                                                 .metrics_address = PageAddress(request.metrics_address(), peer),
                                                 .host_name = request.host_name()}));
     reply.set_worker_id(worker.value());
-    reply.set_incarnation(options_.incarnation);
+    reply.set_incarnation(options_.identity.incarnation);
     reply.set_clock_nanos(std::chrono::nanoseconds(std::chrono::steady_clock::now().time_since_epoch()).count());
     reply.set_run_config(options_.run_config);
     reply.set_lease_millis(absl::ToInt64Milliseconds(options_.host->lease()));

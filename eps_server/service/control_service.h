@@ -1,12 +1,12 @@
 #ifndef EPS_SERVER_SERVICE_CONTROL_SERVICE_H_
 #define EPS_SERVER_SERVICE_CONTROL_SERVICE_H_
 
-#include <cstdint>
 #include <functional>
 #include <memory>
 #include <string>
 
 #include "common/base/ids.h"
+#include "eps_server/daemon_identity.h"
 #include "eps_server/service/serving_host.h"
 #include "eps_server/service/worker_host.h"
 #include "eps_server/step/coordinator.h"
@@ -15,8 +15,8 @@
 namespace eps::server {
 
 struct ControlServiceOptions {
-  uint64_t incarnation = 0;  // of this process
-  std::string run_config;    // what workers get: SerializeRunConfig
+  DaemonIdentity identity;
+  std::string run_config;  // what workers get: SerializeRunConfig
   // Where workers of this host may connect; "": nowhere.
   std::string shared_memory_socket = "";
   WorkerHost* host = nullptr;  // these outlive the server that the service is registered with

@@ -186,7 +186,7 @@ class FakeCoordinator final : public Coordinator {
 class ControlServiceTest : public testing::Test {
  protected:
   ControlServiceTest() : host_(coordinator_) {
-    Start({.incarnation = kIncarnation,
+    Start({.identity = {.incarnation = kIncarnation, .run = "books"},
            .run_config = "the run",
            .host = &host_,
            .coordinator = &coordinator_,
@@ -550,6 +550,7 @@ TEST_F(ControlServiceTest, StatusCheckpointStopAndDrainAreAnswered) {
     EXPECT_EQ(reply.loss(), 2.5);
     EXPECT_EQ(reply.wait_fraction().at("pull"), 0.5);
     EXPECT_EQ(reply.incarnation(), kIncarnation);
+    EXPECT_EQ(reply.run(), "books");
     ASSERT_EQ(reply.workers_size(), 1);
     EXPECT_EQ(reply.workers(0).vnodes(0), 1);
   }
@@ -598,7 +599,7 @@ TEST(ServingControlServiceTest, TextComesFromAnAttachedWorkerTokenByToken) {
   ServingHost serving(run);
   bool stopped = false;
   std::vector<std::unique_ptr<grpc::Service>> services;
-  services.push_back(NewControlService({.incarnation = kIncarnation,
+  services.push_back(NewControlService({.identity = {.incarnation = kIncarnation, .run = "books"},
                                         .run_config = "the run",
                                         .host = &serving,
                                         .serving = &serving,

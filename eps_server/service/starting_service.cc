@@ -5,10 +5,9 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/string_view.h"
 #include "common/grpc/grpc_status.h"
+#include "eps_server/service/status_reply.h"
 #include "eps_server/service/worker_messages.h"
-#include "eps_server/step/run_status.h"
 #include "proto/control.grpc.pb.h"
 #include "proto/data_plane.grpc.pb.h"
 
@@ -40,7 +39,7 @@ class RefusedGenerate final : public grpc::ServerWriteReactor<proto::GenerateRep
 
 class StartingControl final : public proto::Control::CallbackService {
  public:
-  StartingControl(uint64_t incarnation, const LongWork* work) : incarnation_(incarnation), work_(*work) {}
+  StartingControl(DaemonIdentity identity, const LongWork* work) : identity_(std::move(identity)), work_(*work) {}
 
   grpc::ServerUnaryReactor* Attach(grpc::CallbackServerContext* context, const proto::AttachRequest* request,
                                    proto::AttachReply* reply) override {
@@ -51,19 +50,9 @@ class StartingControl final : public proto::Control::CallbackService {
 
   grpc::ServerUnaryReactor* GetStatus(grpc::CallbackServerContext* context, const proto::StatusRequest*,
                                       proto::StatusReply* reply) override {
-    const LongWork::View view = work_.Look();
-    const absl::string_view phase = RunPhaseName(RunPhase::kStarting);
-    reply->set_state(phase.data(), phase.size());
-    reply->set_incarnation(incarnation_);
-    reply->set_gradient_norm(-1);
-    reply->set_eta_seconds(-1);
-    reply->set_checkpoint_step(-1);
-    reply->set_loss_scale(1);
-    proto::StartWork& said = *reply->mutable_start_work();
-    said.set_what(view.what);
-    said.set_done_bytes(view.done_bytes);
-    said.set_total_bytes(view.total_bytes);
-    said.set_seconds(view.seconds);
+    FillStart(work_.Look(), *reply);
+    reply->set_incarnation(identity_.incarnation);
+    reply->set_run(identity_.run);
     return Answer(context, absl::OkStatus());
   }
 
@@ -102,7 +91,7 @@ class StartingControl final : public proto::Control::CallbackService {
     return reactor;
   }
 
-  const uint64_t incarnation_;
+  const DaemonIdentity identity_;
   const LongWork& work_;
 };
 
@@ -124,9 +113,9 @@ class StartingData final : public proto::DataPlane::CallbackService {
 
 }  // namespace
 
-std::vector<std::unique_ptr<grpc::Service>> NewStartingServices(uint64_t incarnation, const LongWork* work) {
+std::vector<std::unique_ptr<grpc::Service>> NewStartingServices(const DaemonIdentity& identity, const LongWork* work) {
   std::vector<std::unique_ptr<grpc::Service>> services;
-  services.push_back(std::make_unique<StartingControl>(incarnation, work));
+  services.push_back(std::make_unique<StartingControl>(identity, work));
   services.push_back(std::make_unique<StartingData>(work));
   return services;
 }

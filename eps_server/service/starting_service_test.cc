@@ -39,7 +39,9 @@ class StartedControl final : public proto::Control::CallbackService {
 class StartingServiceTest : public testing::Test {
  protected:
   void SetUp() override {
-    server_ = RpcServer::Start({.host = "127.0.0.1", .port = 0}, NewStartingServices(kIncarnation, &work_), 0).value();
+    server_ = RpcServer::Start({.host = "127.0.0.1", .port = 0},
+                               NewStartingServices({.incarnation = kIncarnation, .run = "books"}, &work_), 0)
+                  .value();
     channel_ = grpc::CreateChannel(server_->address(), grpc::InsecureChannelCredentials());
     control_ = proto::Control::NewStub(channel_);
   }
@@ -72,6 +74,7 @@ TEST_F(StartingServiceTest, StatusSaysWhatIsDoneAndHowFarItIs) {
   ASSERT_OK_AND_ASSIGN(proto::StatusReply status, Status());
   EXPECT_EQ(status.state(), "starting");
   EXPECT_EQ(status.incarnation(), kIncarnation);
+  EXPECT_EQ(status.run(), "books");
   EXPECT_TRUE(status.has_start_work());
   EXPECT_EQ(status.start_work().what(), "");
   work_.Begin("reading the checkpoint", 1000);

@@ -27,6 +27,7 @@ void FillWorker(const WorkerStatus& status, proto::WorkerStatus& worker) {
   worker.set_silent_seconds(absl::ToDoubleSeconds(status.silent_for));
   worker.set_group_members(status.group_members);
   worker.set_group_founder(status.group_founder.value());
+  worker.set_device_model(status.info.device_model);
   for (const auto& [cause, seconds] : status.last_pass.wait_seconds) {
     (*worker.mutable_wait_seconds())[cause] = seconds;
   }
@@ -43,6 +44,7 @@ void FillStatus(const RunStatus& status, proto::StatusReply& reply) {
   reply.set_learning_rate(status.learning_rate);
   reply.set_gradient_norm(status.gradient_norm);
   reply.set_tokens_per_second(status.tokens_per_second);
+  reply.set_model_flops_per_second(status.model_flops_per_second);
   reply.set_eta_seconds(status.eta_seconds);
   reply.set_seconds(status.seconds);
   reply.set_tokens(status.tokens);
@@ -67,8 +69,9 @@ void FillStatus(const RunStatus& status, proto::StatusReply& reply) {
   reply.set_vnodes_redone(status.counts.vnodes_redone);
   reply.set_step_waits(status.counts.step_waits);
   reply.set_step_seconds(status.step_seconds);
-  reply.set_blobs(status.blobs);
-  reply.set_blobs_pending(status.blobs_pending);
+  reply.set_blobs(static_cast<int64_t>(status.blobs_updated.size()));
+  reply.set_blobs_pending(status.num_blobs_pending());
+  for (const bool updated : status.blobs_updated) reply.add_blobs_updated(updated);
   reply.set_hold_bytes(status.hold_bytes);
   reply.set_lease_seconds(status.lease_seconds);
   for (const double loss : status.loss_curve) reply.add_loss_curve(loss);
@@ -92,6 +95,19 @@ void FillStatus(const RunStatus& status, proto::StatusReply& reply) {
   }
   reply.set_parameters(status.parameters);
   for (const auto& [cause, share] : status.wait_fraction) (*reply.mutable_wait_fraction())[cause] = share;
+}
+
+void FillStart(const LongWork::View& work, proto::StatusReply& reply) {
+  reply.set_state(ToString(RunPhaseName(RunPhase::kStarting)));
+  reply.set_gradient_norm(-1);
+  reply.set_eta_seconds(-1);
+  reply.set_checkpoint_step(-1);
+  reply.set_loss_scale(1);
+  proto::StartWork& said = *reply.mutable_start_work();
+  said.set_what(work.what);
+  said.set_done_bytes(work.done_bytes);
+  said.set_total_bytes(work.total_bytes);
+  said.set_seconds(work.seconds);
 }
 
 int64_t CheckpointStep(const std::string& path) {

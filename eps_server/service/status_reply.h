@@ -4,13 +4,16 @@
 #include <cstdint>
 #include <string>
 
+#include "common/base/long_work.h"
 #include "eps_server/step/run_status.h"
 #include "proto/control.pb.h"
 
 namespace eps::server {
 
-// Everything but the incarnation.
+// Everything but the incarnation, the run's name and orders.
 void FillStatus(const RunStatus& status, proto::StatusReply& reply);
+// The same of a daemon that is starting, and at `work`.
+void FillStart(const LongWork::View& work, proto::StatusReply& reply);
 
 // ".../step-00000120" -> 120.
 int64_t CheckpointStep(const std::string& path);

@@ -71,6 +71,7 @@ CoordinatorImpl::CoordinatorImpl(Options options)
       first_version_(options.resume.version),
       update_order_(UpdateOrder(model_, run_.defers_updates())),
       drop_(model_, run_.layer_drop),
+      flops_(model_),
       members_(options.lease),
       groups_(&NewIncarnation, run_.relay.group_members),
       choices_(options.resume.choices),

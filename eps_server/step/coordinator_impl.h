@@ -20,6 +20,7 @@
 #include "common/base/mutex.h"
 #include "common/choices/choices.h"
 #include "common/model/layer_drop.h"
+#include "common/model/model_flops.h"
 #include "common/model/model_spec.h"
 #include "common/spec/run_config.h"
 #include "common/telemetry/trace_log.h"
@@ -203,7 +204,7 @@ class CoordinatorImpl final : public Coordinator {
   RunPhase Phase() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void FillStatus(RunStatus& status) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Blobs go on being published meanwhile: `status` is of about one moment.
-  void CountBlobs(RunStatus& status) const;
+  void FillBlobs(RunStatus& status) const;
   // Of the step in progress, or of an evaluation's round; null: there is none, or its data is being read.
   const VnodeLedger* LedgerInWork() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
     return ledger() != nullptr ? ledger() : evaluation_.ledger();
@@ -234,6 +235,7 @@ class CoordinatorImpl final : public Coordinator {
   const Version first_version_;  // of this sitting
   const std::vector<BlobId> update_order_;
   const LayerDrop drop_;
+  const ModelFlops flops_;
   std::vector<BlobId> first_layer_;  // what the gate keeps back
   std::vector<BlobId> frozen_;       // whose versions advance with the gate
   std::unique_ptr<Aggregator> aggregator_;

@@ -40,7 +40,7 @@ RunStatus CoordinatorImpl::Status() const {
   status.counts.update_moved_bytes = updates.moved_bytes;
   status.counts.update_busy_seconds = updates.busy_seconds;
   status.counts.update_held_seconds = updates.held_seconds;
-  CountBlobs(status);
+  FillBlobs(status);
   return status;
 }
 
@@ -57,6 +57,7 @@ void CoordinatorImpl::FillStatus(RunStatus& status) const {
   progress_.Fill(status, end_, now);
   if (status.phase == RunPhase::kWaitingForWorkers) {  // what the steps before took tells nothing of now
     status.tokens_per_second = 0;
+    status.model_flops_per_second = 0;
     status.eta_seconds = -1;
   }
   checkpoints_.Fill(status, now);
@@ -104,14 +105,12 @@ RunPhase CoordinatorImpl::Phase() const {
   return RunPhase::kTraining;
 }
 
-void CoordinatorImpl::CountBlobs(RunStatus& status) const {
-  status.blobs = static_cast<int64_t>(model_.blobs.size());
+void CoordinatorImpl::FillBlobs(RunStatus& status) const {
   for (const BlobSpec& blob : model_.blobs) {
     const int64_t published = store_.published(blob.id).value();
     status.counts.versions_published += std::max<int64_t>(0, published - first_version_.value());
-    status.blobs_pending += published <= status.step ? 1 : 0;
+    status.blobs_updated.push_back(published > status.step || status.step >= status.steps);
   }
-  if (status.step >= status.steps) status.blobs_pending = 0;
 }
 
 void CoordinatorImpl::WatchStep(Actions& actions) {

@@ -204,6 +204,9 @@ void CoordinatorImpl::Commit(Actions& actions) {
   report.seconds = absl::ToDoubleSeconds(now - std::max(progress_.last_commit(), closing_->step.opened_at));
   report.tokens = ledger.counted_tokens();
   report.tokens_per_second = report.seconds > 0 ? static_cast<double>(report.tokens) / report.seconds : 0;
+  report.model_flops = flops_.Of({.tokens = ledger.num_tokens(),
+                                  .samples = run_.batch.sequences_per_step(),
+                                  .dropped = drop_.DroppedIn(report.step)});
   report.wait_fraction = closing_->step.passes.Fractions();
   report.device_peak_bytes = device_peak_bytes_;
   report.workers = closing_->workers;

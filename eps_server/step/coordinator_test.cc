@@ -18,6 +18,7 @@
 #include "common/base/ids.h"
 #include "common/choices/choices.h"
 #include "common/model/layer_drop.h"
+#include "common/model/model_flops.h"
 #include "common/model/model_spec.h"
 #include "common/schedule/loss_scale.h"
 #include "common/spec/run_config.h"
@@ -297,7 +298,7 @@ TEST(CoordinatorTest, AStepThatWaitsTooLongIsCounted) {
   EXPECT_EQ(status.step_wait->cause, "compute");
   EXPECT_EQ(status.step_wait->seconds, 65);
   EXPECT_EQ(vnodes.size(), 2u);
-  EXPECT_EQ(status.blobs, static_cast<int64_t>(run.model.blobs.size()));
+  EXPECT_EQ(status.blobs_updated, std::vector<bool>(run.model.blobs.size(), false));
   EXPECT_EQ(status.workers[0].silent_for, absl::Seconds(5));
   first.ReleaseRecords();
   ASSERT_OK(run.coordinator->WaitUntilFinished());
@@ -320,7 +321,11 @@ TEST(CoordinatorTest, CountsWhatHappened) {
   EXPECT_EQ(status.counts.updated_elems, 4 * num_elems);
   EXPECT_GT(status.counts.update_moved_bytes, 0);
   EXPECT_GT(status.counts.update_busy_seconds, 0);
-  EXPECT_EQ(status.blobs_pending, 0);
+  EXPECT_EQ(status.blobs_updated, std::vector<bool>(run.model.blobs.size(), true));
+  const BatchConfig batch = SmallRun().batch;
+  EXPECT_EQ(status.counts.model_flops,
+            4 * ModelFlops(run.model).Of({.tokens = batch.sequences_per_step() * run.model.config.context,
+                                          .samples = batch.sequences_per_step()}));
   EXPECT_EQ(status.checkpoint_step, 4);
   EXPECT_EQ(status.checkpoints_written, 1);
   EXPECT_EQ(status.loss_curve.size(), 4u);

@@ -11,7 +11,7 @@
 namespace eps::server {
 namespace {
 
-constexpr size_t kRecentSteps = 10;   // that tokens_per_second and eta_seconds look at
+constexpr size_t kRecentSteps = 10;   // that rates and eta_seconds look at
 constexpr size_t kMedianSteps = 101;  // that median_step_seconds looks at
 
 }  // namespace
@@ -34,10 +34,11 @@ void RunProgress::Commit(const StepReport& report, absl::Duration now) {
   seconds_ += report.seconds;
   ++num_steps_;
   num_tokens_ += report.tokens;
+  model_flops_ += report.model_flops;
   num_skipped_ += report.skipped ? 1 : 0;
   last_commit_ = now;
   loss_curve_.Add(report.loss);
-  recent_.push_back({report.seconds, report.tokens});
+  recent_.push_back({report.seconds, report.tokens, report.model_flops});
   if (recent_.size() > kRecentSteps) recent_.pop_front();
   step_seconds_.push_back(report.seconds);
   if (step_seconds_.size() > kMedianSteps) step_seconds_.pop_front();
@@ -49,13 +50,15 @@ void RunProgress::Fill(RunStatus& status, int64_t end, absl::Duration now) const
   status.loss = state_.losses.empty() ? 0 : state_.losses.back();
   status.gradient_norm = state_.gradient_norms.empty() ? -1 : state_.gradient_norms.back();
   status.learning_rate = last_.learning_rate;
-  double seconds = 0, tokens = 0;
+  double seconds = 0, tokens = 0, model_flops = 0;
   for (const Pace& step : recent_) {
     seconds += step.seconds;
     tokens += static_cast<double>(step.tokens);
+    model_flops += step.model_flops;
   }
   if (seconds > 0) {
     status.tokens_per_second = tokens / seconds;
+    status.model_flops_per_second = model_flops / seconds;
     status.eta_seconds = static_cast<double>(end - status.step) * seconds / static_cast<double>(recent_.size());
   }
   status.seconds = seconds_;
@@ -64,6 +67,7 @@ void RunProgress::Fill(RunStatus& status, int64_t end, absl::Duration now) const
   status.loss_scale = state_.loss_scale.value;
   status.counts.steps = num_steps_;
   status.counts.tokens = num_tokens_;
+  status.counts.model_flops = model_flops_;
   status.counts.skipped_steps = num_skipped_;
   status.last_step_seconds = last_.seconds;
   status.median_step_seconds = Median(std::vector<double>(step_seconds_.begin(), step_seconds_.end()));

@@ -34,6 +34,7 @@ class RunProgress {
   struct Pace {
     double seconds = 0;
     int64_t tokens = 0;
+    double model_flops = 0;
   };
 
   RunState state_;
@@ -42,7 +43,7 @@ class RunProgress {
   std::deque<Pace> recent_;          // the last steps, kRecentSteps of them at most
   std::deque<double> step_seconds_;  // kMedianSteps
   // Of this sitting.
-  double seconds_ = 0;
+  double seconds_ = 0, model_flops_ = 0;
   int64_t num_steps_ = 0, num_tokens_ = 0, num_skipped_ = 0;
   absl::Duration last_commit_;
   int skipped_in_a_row_ = 0;

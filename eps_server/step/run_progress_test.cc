@@ -40,7 +40,9 @@ TEST(RunProgressTest, GoesOnFromWhatACheckpointTold) {
   EXPECT_EQ(status.step_age_seconds, 40);
   EXPECT_EQ(status.loss_curve.size(), 2u);
 
-  progress.Commit(Report(2, 3, 2), absl::Seconds(12));
+  StepReport third = Report(2, 3, 2);
+  third.model_flops = 12e9;
+  progress.Commit(third, absl::Seconds(12));
   progress.Commit(Report(3, 2, 4), absl::Seconds(16));
   status = StatusOf(progress, 10);
   EXPECT_EQ(progress.state().version, Version(4));
@@ -54,6 +56,8 @@ TEST(RunProgressTest, GoesOnFromWhatACheckpointTold) {
   EXPECT_EQ(status.last_step_seconds, 4);
   EXPECT_EQ(status.step_age_seconds, 34);
   EXPECT_DOUBLE_EQ(status.tokens_per_second, 200.0 / 6);
+  EXPECT_DOUBLE_EQ(status.model_flops_per_second, 2e9);
+  EXPECT_EQ(status.counts.model_flops, 12e9);
   EXPECT_DOUBLE_EQ(status.eta_seconds, 6 * 3);
   EXPECT_EQ(progress.last_commit(), absl::Seconds(16));
 }

@@ -1,6 +1,7 @@
 #ifndef EPS_SERVER_STEP_RUN_STATUS_H_
 #define EPS_SERVER_STEP_RUN_STATUS_H_
 
+#include <algorithm>
 #include <cstdint>
 #include <map>
 #include <optional>
@@ -20,6 +21,7 @@ struct RunCounts {
   int64_t steps = 0;          // committed
   int64_t skipped_steps = 0;  // of these, whose gradient was not finite
   int64_t tokens = 0;         // counted in them
+  double model_flops = 0;     // that their mathematics asked for
   int64_t workers_attached = 0;
   int64_t workers_lost = 0;        // that did not leave by themselves
   int64_t vnodes_redone = 0;       // of lost workers
@@ -49,6 +51,7 @@ struct RunStatus {
   double learning_rate = 0;
   double gradient_norm = -1;     // -1: none yet, or not finite
   double tokens_per_second = 0;  // over the last steps
+  double model_flops_per_second = 0;  // of the same
   double eta_seconds = -1;       // -1: unknown
   double seconds = 0;            // training time of this sitting
   int64_t tokens = 0;            // over all sittings
@@ -80,8 +83,9 @@ struct RunStatus {
   double checkpoint_write_seconds = 0;          // of the newest write of this sitting
   int64_t checkpoint_bytes = 0;                 // of the same
   double checkpoint_writing_seconds = 0;        // since the one being written was begun; 0 if none is
-  int64_t blobs = 0;                            // of the model
-  int64_t blobs_pending = 0;                    // whose version for the step after the one in progress is not there yet
+  // Of each blob, in pull order: whether its version for the step after the one in progress is there.
+  std::vector<bool> blobs_updated;
+  int64_t num_blobs_pending() const { return std::count(blobs_updated.begin(), blobs_updated.end(), false); }
   int64_t waiting_offers = 0;                   // contributions that wait for room in the window
   double lease_seconds = 0;
   RunCounts counts;

@@ -23,6 +23,7 @@ struct StepReport {
   double held_seconds = 0;  // of these, in which an update waited for a checkpoint to copy its blob
   int64_t tokens = 0;       // counted in this step
   double tokens_per_second = 0;
+  double model_flops = 0;                       // that the step's mathematics asked for (ModelFlops)
   std::map<std::string, double> wait_fraction;  // share of the workers' pass time in which compute waited, by cause
   int64_t device_peak_bytes = 0;                // the largest over the workers so far
   int workers = 0;                              // that are ready

@@ -18,6 +18,7 @@ VnodeLedger::VnodeLedger(StepId step, std::vector<VnodeBatch> batches) : step_(s
   for (VnodeBatch& batch : batches) {
     Entry& entry = vnodes_.emplace_back();
     entry.counted_tokens = CountedTokens(batch);
+    num_tokens_ += static_cast<int64_t>(batch.tokens.size()) - batch.num_padding;
     entry.batch = std::move(batch);
     counted_tokens_ += entry.counted_tokens;
   }

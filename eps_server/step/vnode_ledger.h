@@ -30,6 +30,7 @@ class VnodeLedger {
 
   StepId step() const { return step_; }
   int64_t counted_tokens() const { return counted_tokens_; }  // of the whole step
+  int64_t num_tokens() const { return num_tokens_; }          // of the same, counted or not, but no padding
 
   // Vnodes that nobody holds and somebody must compute, rising.
   std::vector<int> Unassigned() const;
@@ -84,7 +85,7 @@ class VnodeLedger {
 
   StepId step_;
   std::vector<Entry> vnodes_;
-  int64_t counted_tokens_ = 0;
+  int64_t counted_tokens_ = 0, num_tokens_ = 0;
   int records_in_ = 0;
   bool is_fresh_ = true;
 };

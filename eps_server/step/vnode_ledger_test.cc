@@ -40,6 +40,16 @@ TEST(VnodeLedgerTest, AStepThatCountsNothingHasNoLoss) {
   EXPECT_EQ(ledger.Loss(), 0);
 }
 
+TEST(VnodeLedgerTest, TokensThatAreNotCountedAreTokensAndPaddingIsNone) {
+  VnodeBatch batch;
+  batch.tokens = {1, 2, 3, 0, 0};
+  batch.labels = {2, -100, -100, -100, -100};
+  batch.num_padding = 2;
+  const VnodeLedger ledger(StepId(5), {batch, batch});
+  EXPECT_EQ(ledger.num_tokens(), 6);
+  EXPECT_EQ(ledger.counted_tokens(), 2);
+}
+
 TEST(VnodeLedgerTest, HandsOutAndTakesBackOnlyWhatIsNotDone) {
   VnodeLedger ledger = FourVnodes();
   EXPECT_EQ(ledger.counted_tokens(), 10);

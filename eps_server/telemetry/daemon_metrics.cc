@@ -88,6 +88,14 @@ constexpr MetricSpec kRunTokens{.name = "eps_tokens",
 constexpr MetricSpec kTokens{
     .name = "eps_tokens_total", .type = kCounter, .help = "Tokens counted in committed steps of this sitting."};
 constexpr MetricSpec kTokenRate{.name = "eps_tokens_per_second", .help = "Over the last ten steps."};
+constexpr MetricSpec kModelFlops{
+    .name = "eps_model_flops_total",
+    .type = kCounter,
+    .help =
+        "Floating-point operations that the model's mathematics asked for in committed steps of this sitting: a "
+        "multiply-add as two; what is recomputed, and padding, are not counted."};
+constexpr MetricSpec kModelFlopsRate{.name = "eps_model_flops_per_second",
+                                     .help = "The same, over the last ten steps."};
 
 // ---- data ----
 constexpr MetricSpec kPulled{.name = "eps_pulled_bytes_total",
@@ -246,6 +254,8 @@ constexpr const MetricSpec* kTable[] = {
     &kRunTokens,
     &kTokens,
     &kTokenRate,
+    &kModelFlops,
+    &kModelFlopsRate,
     &kPulled,
     &kPushed,
     &kVersions,
@@ -313,6 +323,8 @@ void SetProgress(const DaemonView& view, MetricPage& page) {
   page.Set(kRunTokens, static_cast<double>(status.tokens));
   page.Set(kTokens, static_cast<double>(status.counts.tokens));
   page.Set(kTokenRate, status.tokens_per_second);
+  page.Set(kModelFlops, status.counts.model_flops);
+  page.Set(kModelFlopsRate, status.model_flops_per_second);
 }
 
 void SetData(const DaemonView& view, MetricPage& page) {
@@ -322,8 +334,8 @@ void SetData(const DaemonView& view, MetricPage& page) {
   page.Set(kPushed, "grpc", static_cast<double>(view.grpc_pushed_bytes));
   page.Set(kPushed, "shared_memory", static_cast<double>(view.shared_memory_pushed_bytes));
   page.Set(kVersions, static_cast<double>(status.counts.versions_published));
-  page.Set(kBlobs, static_cast<double>(status.blobs));
-  page.Set(kBlobsPending, static_cast<double>(status.blobs_pending));
+  page.Set(kBlobs, static_cast<double>(status.blobs_updated.size()));
+  page.Set(kBlobsPending, static_cast<double>(status.num_blobs_pending()));
   page.Set(kOffers, static_cast<double>(status.waiting_offers));
   page.Set(kUpdated, static_cast<double>(status.counts.updated_elems));
   page.Set(kUpdateMoved, static_cast<double>(status.counts.update_moved_bytes));
@@ -415,8 +427,8 @@ std::string DaemonMetricsText(const DaemonView& view, double start_seconds) {
   MetricPage page(kTable);
   page.Set(kStart, start_seconds);
   page.SetOneOf(kPhase, view.phase);
-  page.Set(kStartDone, static_cast<double>(view.start_done_bytes));
-  page.Set(kStartTotal, static_cast<double>(view.start_total_bytes));
+  page.Set(kStartDone, static_cast<double>(view.start_work.done_bytes));
+  page.Set(kStartTotal, static_cast<double>(view.start_work.total_bytes));
   if (view.certificate_expiry_seconds > 0) page.Set(kCertificateExpiry, view.certificate_expiry_seconds);
   if (view.phase != "starting") {  // before that nothing is known of the run
     SetProgress(view, page);

@@ -45,14 +45,16 @@ DaemonView Training() {
   view.grpc_pulled_bytes = 4096;
   view.checkpoint_buffer_bytes = 512;
   view.certificate_expiry_seconds = 2e9;
-  view.start_done_bytes = 3;
-  view.start_total_bytes = 4;
+  view.start_work = {.done_bytes = 3, .total_bytes = 4};
   RunStatus& status = view.status;
   status.step = 7;
   status.steps = 10;
   status.tokens = 700;
   status.counts.steps = 2;
   status.counts.tokens = 200;
+  status.counts.model_flops = 6e12;
+  status.model_flops_per_second = 1.5e12;
+  status.blobs_updated = {true, false, false};
   status.step_wait = StepWait{.seconds = 12.5, .cause = "push"};
   status.checkpoint_writing_seconds = 1.5;
   status.loss = 2.5;
@@ -91,6 +93,10 @@ TEST(DaemonMetricsTest, ShowsWhatTheRunSays) {
                            "eps_steps_total 2\n",
                            "eps_tokens 700\n",
                            "eps_tokens_total 200\n",
+                           "eps_model_flops_total 6000000000000\n",
+                           "eps_model_flops_per_second 1500000000000\n",
+                           "eps_blobs 3\n",
+                           "eps_blobs_pending 2\n",
                            "eps_step_wait_seconds{cause=\"push\"} 12.5\n",
                            "eps_step_wait_seconds{cause=\"data\"} 0\n",
                            "eps_memory_bytes{kind=\"checkpoint\"} 512\n",

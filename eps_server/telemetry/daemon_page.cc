@@ -7,20 +7,30 @@
 #include "absl/time/time.h"
 #include "common/base/status_macros.h"
 #include "common/telemetry/metric_page.h"
+#include "eps_server/status_page/status_page.h"
+#include "eps_server/telemetry/daemon_metrics.h"
 
 namespace eps::server {
 
-DaemonPage::DaemonPage()
-    : start_seconds_(absl::ToDoubleSeconds(absl::Now() - absl::UnixEpoch())), view_([] { return DaemonView(); }) {}
+DaemonPage::DaemonPage(Options options)
+    : options_(std::move(options)),
+      start_seconds_(absl::ToDoubleSeconds(absl::Now() - absl::UnixEpoch())),
+      view_([] { return DaemonView(); }) {}
 
-absl::StatusOr<std::unique_ptr<DaemonPage>> DaemonPage::Start(const std::string& listen, bool any_address) {
-  std::unique_ptr<DaemonPage> page(new DaemonPage());
-  auto http = HttpPage::Start({.listen = listen,
-                               .any_address = any_address,
-                               .paths = {{"/metrics", [page = page.get()] { return page->Metrics(); }},
-                                         {"/healthz", [page = page.get()] { return page->Health(); }},
-                                         {"/readyz", [page = page.get()] { return page->Readiness(); }},
-                                         {"/targets", [page = page.get()] { return page->Targets(); }}}});
+absl::StatusOr<std::unique_ptr<DaemonPage>> DaemonPage::Start(Options options) {
+  std::unique_ptr<DaemonPage> page(new DaemonPage(std::move(options)));
+  HttpPaths paths = {{"/status.json", [page = page.get()] { return page->StatusAsJson(); }},
+                     {"/metrics", [page = page.get()] { return page->Metrics(); }},
+                     {"/healthz", [page = page.get()] { return page->Health(); }},
+                     {"/readyz", [page = page.get()] { return page->Readiness(); }},
+                     {"/targets", [page = page.get()] { return page->Targets(); }}};
+  for (const StatusPageFile& file : StatusPageFiles()) {
+    paths[std::string(file.path)] = [file] {
+      return HttpReply{.content_type = std::string(file.content_type), .body = std::string(file.text)};
+    };
+  }
+  auto http = HttpPage::Start(
+      {.listen = page->options_.listen, .any_address = page->options_.any_address, .paths = std::move(paths)});
   if (!http.ok()) return Annotate(http.status(), "--metrics-listen");
   page->page_ = *std::move(http);
   return page;
@@ -56,6 +66,12 @@ HttpReply DaemonPage::Health() {
 }
 
 HttpReply DaemonPage::Targets() { return {.content_type = "application/json", .body = WorkerTargetsJson(View())}; }
+
+HttpReply DaemonPage::StatusAsJson() {
+  absl::StatusOr<std::string> text = options_.status_json(View());
+  if (!text.ok()) return {.code = 500, .body = absl::StrCat(std::string(text.status().message()), "\n")};
+  return {.content_type = "application/json", .body = *std::move(text)};
+}
 
 HttpReply DaemonPage::Readiness() {
   const std::string phase = View().phase;

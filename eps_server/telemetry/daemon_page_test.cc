@@ -2,11 +2,15 @@
 
 #include <atomic>
 #include <chrono>
+#include <memory>
 #include <string>
 #include <thread>
 
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "common/testing/bare_client.h"
 #include "common/testing/status_matchers.h"
+#include "eps_server/telemetry/daemon_view.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -26,8 +30,29 @@ DaemonView In(const std::string& phase) {
   return view;
 }
 
+absl::StatusOr<std::unique_ptr<DaemonPage>> StartPage() {
+  return DaemonPage::Start({.status_json = [](const DaemonView& view) -> absl::StatusOr<std::string> {
+    if (view.phase == "failed") return absl::InternalError("no words");
+    return "\"" + view.phase + "\"\n";
+  }});
+}
+
+TEST(DaemonPageTest, ShowsTheRunToPeople) {
+  ASSERT_OK_AND_ASSIGN(const auto page, StartPage());
+  const std::string index = Get(*page, "/");
+  EXPECT_THAT(index, HasSubstr("Content-Type: text/html; charset=utf-8\r\n"));
+  EXPECT_THAT(index, HasSubstr("\r\n\r\n<!"));
+  EXPECT_THAT(Get(*page, "/page.css"), HasSubstr("Content-Type: text/css; charset=utf-8\r\n"));
+  EXPECT_THAT(Get(*page, "/view.js"), HasSubstr("Content-Type: text/javascript; charset=utf-8\r\n"));
+  page->Show([] { return In("training"); });
+  EXPECT_THAT(Get(*page, "/status.json"), HasSubstr("Content-Type: application/json\r\n"));
+  EXPECT_THAT(Get(*page, "/status.json"), HasSubstr("\r\n\r\n\"training\"\n"));
+  page->Show([] { return In("failed"); });
+  EXPECT_THAT(Get(*page, "/status.json"), StartsWith("HTTP/1.1 500 "));
+}
+
 TEST(DaemonPageTest, SaysWhatTheRunIsAt) {
-  ASSERT_OK_AND_ASSIGN(const auto page, DaemonPage::Start("127.0.0.1:0", false));
+  ASSERT_OK_AND_ASSIGN(const auto page, StartPage());
   EXPECT_THAT(Get(*page, "/readyz"), StartsWith("HTTP/1.1 503"));
   EXPECT_THAT(Get(*page, "/targets"), HasSubstr("\r\n\r\n[]\n"));
   page->Show([] { return In("training"); });
@@ -39,7 +64,7 @@ TEST(DaemonPageTest, SaysWhatTheRunIsAt) {
 }
 
 TEST(DaemonPageTest, WhatWasShownBeforeIsNotAskedAnyMore) {
-  ASSERT_OK_AND_ASSIGN(const auto page, DaemonPage::Start("127.0.0.1:0", false));
+  ASSERT_OK_AND_ASSIGN(const auto page, StartPage());
   std::atomic<bool> asked = false, shown = false, asked_after = false;
   page->Show([&] {
     asked = true;

@@ -112,7 +112,7 @@ class PageTest(SystemTest):
         address = metrics_address(out)
         self.assertEqual(get(address, "/healthz"), (200, "training\n"))
         self.assertEqual(get(address, "/readyz"), (200, "training\n"))
-        self.assertEqual(get(address, "/")[0], 404)
+        self.assertEqual(get(address, "/elsewhere")[0], 404)
         first = values(get(address, "/metrics")[1])
         time.sleep(1)
         second = values(get(address, "/metrics")[1])

@@ -1,0 +1,43 @@
+#include "eps_server/service/status_json.h"
+
+#include <filesystem>
+
+#include "absl/status/status.h"
+#include "common/base/ascii_text.h"
+#include "eps_server/service/status_reply.h"
+#include "eps_server/service/without_folders.h"
+#include "eps_server/step/run_status.h"
+#include "google/protobuf/util/json_util.h"
+#include "proto/control.pb.h"
+
+namespace eps::server {
+
+absl::StatusOr<std::string> StatusJson(const DaemonIdentity& identity, const DaemonView& view) {
+  proto::StatusReply reply;
+  if (view.phase == RunPhaseName(RunPhase::kStarting)) {
+    FillStart(view.start_work, reply);
+  } else {
+    FillStatus(view.status, reply);
+    reply.set_state(view.phase);
+  }
+  // Names of files need not be UTF-8, which protobuf's texts must be.
+  const auto without_folders = [&](const std::string& text) {
+    return AsciiText(WithoutFolders(text, identity.folder));
+  };
+  reply.set_newest_checkpoint(std::filesystem::path(reply.newest_checkpoint()).filename().string());
+  reply.set_failure(without_folders(reply.failure()));
+  reply.set_checkpoint_error(without_folders(reply.checkpoint_error()));
+  if (reply.has_start_work()) reply.mutable_start_work()->set_what(without_folders(reply.start_work().what()));
+  reply.set_incarnation(identity.incarnation);
+  reply.set_run(identity.run);
+  google::protobuf::util::JsonPrintOptions options;
+  options.always_print_primitive_fields = true;
+  options.preserve_proto_field_names = true;
+  std::string text;
+  if (!google::protobuf::util::MessageToJsonString(reply, &text, options).ok()) {
+    return absl::InternalError("the status cannot be written as JSON");
+  }
+  return text + "\n";
+}
+
+}  // namespace eps::server

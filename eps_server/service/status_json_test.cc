@@ -1,0 +1,78 @@
+#include "eps_server/service/status_json.h"
+
+#include <limits>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "common/testing/status_matchers.h"
+#include "eps_server/membership/membership.h"
+#include "gtest/gtest.h"
+#include "nlohmann/json.hpp"
+
+namespace eps::server {
+namespace {
+
+const DaemonIdentity kIdentity = {.incarnation = 77, .folder = "runs/books", .run = "books"};
+
+nlohmann::json Parse(const DaemonView& view) {
+  const absl::StatusOr<std::string> text = StatusJson(kIdentity, view);
+  EXPECT_OK(text.status());
+  return nlohmann::json::parse(text.ok() ? *text : "{}");
+}
+
+TEST(StatusJsonTest, HasTheFieldsOfStatusReply) {
+  DaemonView view{.phase = "training"};
+  view.status.phase = RunPhase::kTraining;
+  view.status.step = 41;
+  view.status.loss_curve = {5, std::numeric_limits<double>::quiet_NaN()};
+  view.status.blobs_updated = {false, true, true};
+  view.status.model_flops_per_second = 2.5e12;
+  WorkerStatus& worker = view.status.workers.emplace_back();
+  worker.id = WorkerId(3);
+  worker.state = WorkerState::kRunning;
+  worker.info.device_model = "cpu A";
+  const nlohmann::json json = Parse(view);
+  EXPECT_EQ(json["state"], "training");
+  EXPECT_EQ(json["run"], "books");
+  EXPECT_EQ(json["incarnation"], "77");
+  EXPECT_EQ(json["step"], "41");
+  EXPECT_EQ(json["loss_curve"], nlohmann::json::parse(R"([5, "NaN"])"));
+  EXPECT_EQ(json["blobs_updated"], nlohmann::json::parse("[false, true, true]"));
+  EXPECT_EQ(json["blobs_pending"], "1");
+  EXPECT_EQ(json["model_flops_per_second"], 2.5e12);
+  EXPECT_EQ(json["workers"][0]["worker_id"], "3");
+  EXPECT_EQ(json["workers"][0]["device_model"], "cpu A");
+  EXPECT_EQ(json["checkpoint_failures"], "0");  // also what is zero
+  EXPECT_FALSE(json.contains("start_work"));
+}
+
+TEST(StatusJsonTest, OfADaemonThatStartsItSaysWhatThatIsAt) {
+  const nlohmann::json json =
+      Parse({.start_work = {.what = "reading the checkpoint", .done_bytes = 3, .total_bytes = 4, .seconds = 1.5}});
+  EXPECT_EQ(json["state"], "starting");
+  EXPECT_EQ(json["run"], "books");
+  EXPECT_EQ(json["start_work"]["what"], "reading the checkpoint");
+  EXPECT_EQ(json["start_work"]["total_bytes"], "4");
+  EXPECT_EQ(json["eta_seconds"], -1);
+}
+
+TEST(StatusJsonTest, SaysNoFolders) {
+  DaemonView view{.phase = "failed"};
+  view.status.failure = "/home/ann/books/data.bin: cannot be read, as /home/ann/other/x";
+  view.status.checkpoint_error = "runs/books/checkpoints/step-60/b\xff.safetensors: Input/output error";
+  view.status.newest_checkpoint = "runs/books/checkpoints/step-00000040";
+  const nlohmann::json json = Parse(view);
+  EXPECT_EQ(json["failure"], "data.bin: cannot be read, as x");
+  EXPECT_EQ(json["checkpoint_error"], "checkpoints/step-60/b?.safetensors: Input/output error");
+  EXPECT_EQ(json["newest_checkpoint"], "step-00000040");
+  EXPECT_EQ(Parse({.start_work = {.what = "tokenizing /home/ann/books.txt"}})["start_work"]["what"],
+            "tokenizing books.txt");
+}
+
+TEST(StatusJsonTest, OfOneThatServesOrHasEndedItSaysThat) {
+  EXPECT_EQ(Parse({.phase = "serving"})["state"], "serving");
+  EXPECT_EQ(Parse({.phase = "finished"})["state"], "finished");
+}
+
+}  // namespace
+}  // namespace eps::server

@@ -1,0 +1,343 @@
+// What the status page shows, as plain data made of the daemon's status (proto::StatusReply as JSON). Pure: every
+// decision of the page is here, so that a test can ask for it without a browser.
+//
+// A view is texts, shares in [0, 1], and severities: "good", "note", "warning", "bad". What is null is not shown.
+
+import { lineChart } from "./chart.js";
+import {
+  UNKNOWN,
+  formatBytes,
+  formatClock,
+  formatCount,
+  formatEta,
+  formatLoss,
+  formatPercent,
+  formatSeconds,
+  formatSi,
+  formatSignificant,
+  formatTick,
+  listOf,
+  numberOf,
+  plural,
+  textOf,
+  wordsOf,
+} from "./format.js";
+import { barOf, ratio, waitShares } from "./shares.js";
+import { isSilent, workersView } from "./workers.js";
+
+export const MOST_RATES = 300;
+const MOST_WORKERS_NAMED = 8;
+// Cells of the relay in one row: as many as a narrow screen can show apart.
+const RELAY_ROW_CELLS = { few: 64, many: 100 };
+const RELAY_MANY = 256;
+
+const SEVERITIES = ["good", "note", "warning", "bad"];
+const STATE_SEVERITIES = {
+  starting: "note",
+  waiting_for_workers: "warning",
+  training: "good",
+  finishing: "good",
+  finished: "good",
+  failed: "bad",
+  serving: "good",
+};
+const STEP_WAIT_MEANINGS = {
+  data: "The step's samples are being read.",
+  no_worker: "No worker is ready.",
+  compute: "Passes of these workers are missing.",
+  push: "All passes are done; gradients are missing.",
+  update: "The optimizer makes the next version of the blobs that are left.",
+  checkpoint: "A checkpoint has to copy blobs before they are updated.",
+};
+
+// What the page remembers: one {step, rate} per committed step that it has seen, of one incarnation of the daemon.
+export function remember(history, status) {
+  const incarnation = String(status.incarnation ?? "");
+  const known = history !== null && history.incarnation === incarnation ? history.rates : [];
+  const step = numberOf(status.step);
+  const rate = numberOf(status.tokens_per_second);
+  const last = known[known.length - 1];
+  const isNew = step > 0 && rate > 0 && (last === undefined || step > last.step);
+  return { incarnation, rates: isNew ? [...known, { step, rate }].slice(-MOST_RATES) : known };
+}
+
+// `sizes`: of the charts, in pixels: {loss: {width, height}, rate: {width, height}}.
+export function viewOf(status, history, sizes) {
+  const state = textOf(status.state) || "unknown";
+  const isStarting = state === "starting";
+  const isTraining = !isStarting && state !== "serving";
+  const current = isStarting ? [] : currentWarnings(status);
+  return {
+    tabTitle: tabTitle(status, state, current),
+    head: headView(status, state, current),
+    banners: [...failureBanners(status), ...current, ...(isTraining ? pastWarnings(status) : [])],
+    start: isStarting ? startView(status.start_work ?? {}) : null,
+    figures: isTraining ? figures(status) : null,
+    charts: isTraining ? chartsView(status, history, sizes) : null,
+    relay: isTraining ? relayView(status, state) : null,
+    waits: isTraining && hasStepOfSitting(status) ? waitShares(status.wait_fraction, 1) : null,
+    workers: isStarting ? null : workersView(status),
+    memory: isStarting ? null : memoryView(status, isTraining),
+    checkpoints: isTraining ? checkpointFacts(status) : null,
+    totals: isStarting ? null : totalFacts(status, isTraining),
+  };
+}
+
+// What is shown above the last view while the daemon does not answer. `status`: the last one; null: there was none.
+export function silenceBanner(status, since) {
+  const title = `The daemon has not answered since ${formatClock(since)}`;
+  if (status === null) return { severity: "bad", title, text: "" };
+  const steps = numberOf(status.steps) > 0 ? `, ${stepText(status)}` : "";
+  const seen = `last seen: ${wordsOf(status.state)}${steps}`;
+  // The daemon of a run that is over ends.
+  if (status.state !== "finished" && status.state !== "finishing") return { severity: "bad", title, text: seen };
+  return { severity: "note", title, text: `${seen}. The run has ended, or is ending: eps status --out DIR says how.` };
+}
+
+export function silenceTitle(status) {
+  const name = status === null ? "" : textOf(status.run);
+  return `no answer · ${name || "eps_server"}`;
+}
+
+const hasStepOfSitting = (status) => numberOf(status.last_step_seconds) > 0;
+const stepText = (status) => `step ${formatCount(status.step)} of ${formatCount(status.steps)}`;
+const worst = (severities) => SEVERITIES[Math.max(0, ...severities.map((severity) => SEVERITIES.indexOf(severity)))];
+
+function tabTitle(status, state, warnings) {
+  const name = textOf(status.run) || "eps_server";
+  const counts = state === "training" || state === "finishing";
+  const where = counts ? `${numberOf(status.step)}/${numberOf(status.steps)}` : wordsOf(state);
+  return `${warnings.length > 0 ? "⚠ " : ""}${where} · ${name}`;
+}
+
+function headView(status, state, warnings) {
+  const severity = worst([STATE_SEVERITIES[state] ?? "note", ...warnings.map((warning) => warning.severity)]);
+  const stateText = warnings.length > 0 ? `${wordsOf(state)}, ${plural(warnings.length, "warning")}` : wordsOf(state);
+  const head = { name: textOf(status.run) || "eps_server", state: stateText, severity, progress: null };
+  if (state === "starting" || state === "serving" || !(numberOf(status.steps) > 0)) return head;
+  const share = ratio(status.step, status.steps);
+  const isOver = state === "finishing" || state === "finished" || state === "failed";
+  head.progress = {
+    bar: barOf(share, stepText(status)),
+    percent: `${Math.floor(100 * share)}%`,
+    step: stepText(status),
+    eta: isOver ? "" : `eta ${formatEta(status.eta_seconds)}`,
+    elapsed: `${formatEta(status.seconds)} in this sitting`,
+  };
+  return head;
+}
+
+function failureBanners(status) {
+  const failure = textOf(status.failure);
+  if (status.state !== "failed" && failure === "") return [];
+  return [{ severity: "bad", title: "Failed", text: failure || "no reason was given" }];
+}
+
+// What is wrong now; the badge has the worst of them.
+function currentWarnings(status) {
+  return [...stepWaitWarnings(status), ...checkpointWarnings(status), ...silenceWarnings(status)];
+}
+
+function stepWaitWarnings(status) {
+  const wait = status.step_wait;
+  if (!wait) return [];
+  const cause = textOf(wait.cause);
+  const ids = listOf(wait.worker_id);
+  const named = ids.slice(0, MOST_WORKERS_NAMED).map(textOfId).join(", ");
+  const more = ids.length > MOST_WORKERS_NAMED ? ` and ${ids.length - MOST_WORKERS_NAMED} more` : "";
+  const workers = ids.length === 0 ? "" : `, of worker${ids.length === 1 ? "" : "s"} ${named}${more}`;
+  const title = `This step waits for ${wordsOf(cause)}, ${formatSeconds(wait.seconds)}${workers}`;
+  return [{ severity: "warning", title, text: STEP_WAIT_MEANINGS[cause] ?? "" }];
+}
+
+function checkpointWarnings(status) {
+  const error = textOf(status.checkpoint_error);
+  if (error === "") return [];
+  const failures = numberOf(status.checkpoint_failures);
+  const count = failures > 1 ? `; ${failures} have failed in this sitting` : "";
+  return [{ severity: "bad", title: `The newest checkpoint could not be written${count}`, text: error }];
+}
+
+function silenceWarnings(status) {
+  const lease = status.lease_seconds;
+  return listOf(status.workers)
+    .filter((worker) => isSilent(worker, lease))
+    .map((worker) => ({
+      severity: "warning",
+      title: `Worker ${textOfId(worker.worker_id)} was last heard of ${formatSeconds(worker.silent_seconds)} ago`,
+      text: `It is lost after ${formatSeconds(lease)}.`,
+    }));
+}
+
+const textOfId = (id) => String(numberOf(id));
+
+// Of what was; all may be well again.
+function pastWarnings(status) {
+  const warnings = [];
+  const lost = numberOf(status.workers_lost);
+  const skipped = numberOf(status.skipped_steps);
+  if (lost > 0) {
+    const redone = numberOf(status.vnodes_redone);
+    const text = redone > 0 ? `${plural(redone, "virtual node")} redone by others.` : "";
+    warnings.push({ severity: "warning", title: `${plural(lost, "worker")} lost in this sitting`, text });
+  }
+  if (skipped > 0) {
+    const text = "The gradient was not finite; the model was not changed.";
+    warnings.push({ severity: "note", title: `${plural(skipped, "step")} skipped`, text });
+  }
+  return warnings;
+}
+
+function startView(work) {
+  const total = numberOf(work.total_bytes);
+  const share = ratio(work.done_bytes, total);
+  const bytes = `${formatBytes(work.done_bytes)} of ${formatBytes(total)}`;
+  const what = textOf(work.what);
+  return {
+    what: what || "The daemon starts.",
+    bar: total > 0 ? barOf(share, bytes) : null,
+    bytes: total > 0 ? `${formatPercent(share)}, ${bytes}` : "",
+    seconds: what !== "" ? formatSeconds(work.seconds) : "",
+  };
+}
+
+function figures(status) {
+  const hasStep = numberOf(status.step) > 0;
+  const ifStep = (text) => (hasStep ? text : UNKNOWN);
+  const positive = (value, format) => (numberOf(value) > 0 ? format(value) : UNKNOWN);
+  const lossSeverity = !hasStep || Number.isFinite(numberOf(status.loss)) ? "good" : "bad";
+  const ago = hasStepOfSitting(status) ? `ended ${formatSeconds(status.step_age_seconds)} ago` : "";
+  const list = [
+    { label: "loss", value: ifStep(formatLoss(status.loss)), note: "nats", severity: lossSeverity },
+    { label: "gradient norm", value: gradientNorm(status), note: "before clipping" },
+    { label: "learning rate", value: ifStep(formatSignificant(status.learning_rate, 3)) },
+    { label: "tokens/s", value: positive(status.tokens_per_second, formatCount), note: "over the last steps" },
+    {
+      label: "model FLOP/s",
+      value: positive(status.model_flops_per_second, (rate) => formatSi(rate, "FLOP/s")),
+      note: "without recomputation",
+    },
+    { label: "last step", value: positive(status.last_step_seconds, formatSeconds), note: ago },
+    ...evaluationFigures(status.evaluation),
+  ];
+  const scale = numberOf(status.loss_scale, 1);
+  const isScaled = scale !== 1 && scale !== 0;
+  if (isScaled) list.push({ label: "loss scale", value: formatCount(scale), note: "of the next step" });
+  return list;
+}
+
+function gradientNorm(status) {
+  const norm = numberOf(status.gradient_norm, -1);
+  return norm >= 0 && numberOf(status.step) > 0 ? formatSignificant(norm, 3) : UNKNOWN;
+}
+
+function evaluationFigures(evaluation) {
+  if (!evaluation) return [];
+  const severity = Number.isFinite(numberOf(evaluation.loss, NaN)) ? "good" : "bad";
+  const after = `after step ${formatCount(evaluation.step)}`;
+  const tokens = `of ${formatSi(evaluation.tokens)} tokens`;
+  return [
+    { label: "evaluation loss", value: formatLoss(evaluation.loss), note: after, severity },
+    { label: "accuracy", value: formatSignificant(evaluation.accuracy, 4), note: tokens },
+  ];
+}
+
+// Null before there is anything to draw.
+function chartsView(status, history, sizes) {
+  if (listOf(status.loss_curve).length === 0 && history.rates.length === 0) return null;
+  return {
+    loss: lossChart(status, sizes.loss),
+    lossNote: lossNote(status),
+    rate: lineChart({
+      points: history.rates.map(({ step, rate }) => ({
+        x: step,
+        y: rate,
+        text: `step ${formatCount(step)}: ${formatCount(rate)} tokens/s`,
+      })),
+      ...sizes.rate,
+      fromZero: true,
+      formatX: formatCount,
+      formatY: formatTick,
+    }),
+  };
+}
+
+function lossChart(status, size) {
+  const span = Math.max(1, numberOf(status.loss_curve_steps, 1));
+  const lastStep = Math.max(0, numberOf(status.step) - 1);
+  const points = listOf(status.loss_curve).map((value, i) => {
+    const [first, last] = [i * span, Math.min((i + 1) * span - 1, Math.max(lastStep, i * span))];
+    const steps = first === last ? `step ${formatCount(first)}` : `steps ${formatCount(first)}–${formatCount(last)}`;
+    return { x: (first + last) / 2, y: numberOf(value, NaN), text: `${steps}: loss ${formatLoss(value)}` };
+  });
+  return lineChart({ points, ...size, formatX: formatCount, formatY: formatTick });
+}
+
+function lossNote(status) {
+  const span = numberOf(status.loss_curve_steps, 1);
+  return span > 1 ? `nats per token, each point the mean of ${formatCount(span)} steps` : "nats per token, each step";
+}
+
+// Null once the run has finished, or where the blobs are not known.
+function relayView(status, state) {
+  const blobs = numberOf(status.blobs);
+  if (!(blobs > 0) || state === "finished") return null;
+  const cells = listOf(status.blobs_updated).map(Boolean);
+  const done = cells.length > 0 ? cells.filter(Boolean).length : blobs - numberOf(status.blobs_pending);
+  const count = cells.length || blobs;
+  const rowCells = count <= RELAY_MANY ? RELAY_ROW_CELLS.few : RELAY_ROW_CELLS.many;
+  const seconds = numberOf(status.step_seconds);
+  const text = `${formatCount(done)} of ${formatCount(count)} blobs updated`;
+  return {
+    cells,
+    columns: Math.ceil(count / Math.ceil(count / rowCells)),
+    bar: cells.length > 0 ? null : barOf(ratio(done, count), text),
+    text,
+    step: seconds > 0 ? `this step ${formatSeconds(seconds)}` : "no step in progress",
+    severity: status.step_wait ? "warning" : "good",
+  };
+}
+
+function memoryView(status, isTraining) {
+  const window = numberOf(status.contribution_window_bytes);
+  const used = numberOf(status.contribution_window_used_bytes);
+  const windowText = `${formatBytes(used)} of ${formatBytes(window)}`;
+  const facts = [{ label: "model state", value: formatBytes(status.model_state_bytes) }];
+  const resident = numberOf(status.resident_bytes);
+  if (resident > 0) facts.push({ label: "resident", value: formatBytes(resident) });
+  if (!isTraining) return facts;
+  return [
+    ...facts,
+    { label: "held", value: formatBytes(status.hold_bytes) },
+    { label: "window", value: windowText, bar: window > 0 ? barOf(ratio(used, window), windowText) : null },
+  ];
+}
+
+function checkpointFacts(status) {
+  const step = numberOf(status.checkpoint_step, -1);
+  const wasWritten = numberOf(status.checkpoint_write_seconds) > 0;
+  const failures = numberOf(status.checkpoint_failures);
+  const facts = [{ label: "newest", value: step >= 0 ? `step ${formatCount(step)}` : "none yet" }];
+  if (wasWritten) {
+    facts.push({ label: "written", value: `${formatSeconds(status.checkpoint_age_seconds)} ago` });
+    const size = `${formatBytes(status.checkpoint_bytes)} in ${formatSeconds(status.checkpoint_write_seconds)}`;
+    facts.push({ label: "size", value: size });
+  }
+  facts.push({ label: "in this sitting", value: formatCount(status.checkpoints_written) });
+  facts.push({ label: "failed", value: formatCount(failures), severity: failures > 0 ? "bad" : "good" });
+  return facts;
+}
+
+function totalFacts(status, isTraining) {
+  const parameters = { label: "parameters", value: formatSi(status.parameters) };
+  if (!isTraining) return [parameters];
+  return [
+    parameters,
+    { label: "tokens", value: formatSi(status.tokens) },
+    { label: "workers attached", value: formatCount(status.workers_attached) },
+    { label: "workers lost", value: formatCount(status.workers_lost) },
+    { label: "virtual nodes redone", value: formatCount(status.vnodes_redone) },
+    { label: "steps skipped", value: formatCount(status.skipped_steps) },
+    { label: "waited too long", value: formatCount(status.step_waits) },
+  ];
+}

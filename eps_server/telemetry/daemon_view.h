@@ -1,0 +1,28 @@
+#ifndef EPS_SERVER_TELEMETRY_DAEMON_VIEW_H_
+#define EPS_SERVER_TELEMETRY_DAEMON_VIEW_H_
+
+#include <cstdint>
+#include <string>
+
+#include "common/base/long_work.h"
+#include "eps_server/step/run_status.h"
+
+namespace eps::server {
+
+// What the daemon's page shows: all of one moment, or about.
+struct DaemonView {
+  std::string phase = "starting";  // as StatusReply.state
+  LongWork::View start_work;       // while starting
+  RunStatus status;
+  int64_t expected_resident_bytes = 0;    // what `eps plan` says that the daemon takes; 0: not known
+  int64_t checkpoint_every_steps = 0;     // of the RunSpec
+  double floor_bytes_per_second = 0;      // of one of the optimizer's threads; 0: not measured
+  int64_t checkpoint_buffer_bytes = 0;    // what copies for a checkpoint wait in; taken all the time
+  double certificate_expiry_seconds = 0;  // since the epoch; 0: there is none
+  int64_t grpc_pulled_bytes = 0, grpc_pushed_bytes = 0;
+  int64_t shared_memory_pulled_bytes = 0, shared_memory_pushed_bytes = 0;
+};
+
+}  // namespace eps::server
+
+#endif  // EPS_SERVER_TELEMETRY_DAEMON_VIEW_H_
