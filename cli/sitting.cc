@@ -77,7 +77,16 @@ std::vector<std::string> TraceLogFiles(const std::string& out, int workers) {
   return files;
 }
 
-Sitting::Sitting(SittingOptions options, SignalQueue* signals) : options_(std::move(options)), signals_(*signals) {}
+Sitting::Sitting(SittingOptions options, SignalQueue* signals)
+    : options_(std::move(options)), signals_(*signals), replacements_(options_.restarts) {}
+
+SittingEnd Sitting::Run() {
+  SittingEnd end = RunAll();
+  end.workers = static_cast<int>(workers_.size());
+  end.restarts = static_cast<int>(
+      std::count_if(workers_.begin(), workers_.end(), [](const Worker& worker) { return worker.counts_as_restart(); }));
+  return end;
+}
 
 SittingEnd Sitting::RunAll() {
   if (absl::Status status = StartDaemon(); !status.ok()) return Failed(status);
@@ -125,6 +134,7 @@ absl::StatusOr<bool> Sitting::WaitForEndpoint() {
     const absl::StatusOr<Endpoint> endpoint = ReadEndpoint(options_.out);
     if (endpoint.ok() && endpoint->process_id == daemon_.pid) {
       address_ = endpoint->address;
+      SayPage(endpoint->page);
       starting_.reset();
       return true;
     }
@@ -134,7 +144,10 @@ absl::StatusOr<bool> Sitting::WaitForEndpoint() {
       ShowStart();
     }
     if (signals_.Wait(absl::Milliseconds(5)).has_value()) {
-      return absl::CancelledError("ended by a signal before the run had begun; nothing was changed");
+      return absl::CancelledError(
+          options_.is_restart
+              ? absl::StrCat("ended by a signal while all was started anew; ", NewestCheckpointText(options_.out))
+              : "ended by a signal before the run had begun; nothing was changed");
     }
   }
 }
@@ -146,10 +159,16 @@ void Sitting::ShowStart() {
     if (!endpoint.ok() || endpoint->process_id != daemon_.pid) return;
     auto credentials = NewChannelCredentials(doors_, endpoint->address, absl::Now());
     if (!credentials.ok()) return;  // Watch says why
+    SayPage(endpoint->page);
     starting_ = std::make_unique<DaemonClient>(endpoint->address, *std::move(credentials));
   }
   const absl::StatusOr<proto::StatusReply> status = starting_->Status(absl::Seconds(1));
   if (status.ok() && status->has_start_work()) options_.show(*status);
+}
+
+void Sitting::SayPage(const std::string& page) {
+  if (page.empty() || !options_.note || std::exchange(page_is_said_, true)) return;
+  options_.note(absl::StrCat("eps: http://", Printable(page), "/ shows the run"));
 }
 
 std::vector<std::string> Sitting::WorkerArguments(const WorkerFlags& flags, int worker, int place) const {
@@ -180,13 +199,10 @@ absl::Status Sitting::StartWorker(const WorkerFlags& flags) {
 
 void Sitting::FollowOrders(const proto::StatusReply& status) {
   const std::set<pid_t> ready = ReadyProcesses(status);
-  bool one_is_starting = false;
-  for (Worker& worker : workers_) {
-    const bool is_ready = ready.count(worker.process.pid) > 0;
-    worker.was_ready = worker.was_ready || is_ready;
-    // Also one that the daemon does not know yet, or not any more: it may attach at any moment.
-    one_is_starting = one_is_starting || (worker.process.running() && !is_ready);
-  }
+  // Also one that the daemon does not know yet, or not any more: it may attach at any moment.
+  const bool one_is_starting = std::any_of(workers_.begin(), workers_.end(), [&](const Worker& worker) {
+    return worker.process.running() && ready.count(worker.process.pid) == 0;
+  });
   if (!orders_.WantsOneMore(status, one_is_starting)) return;
   if (interrupted_at_.has_value() || none_left_) return orders_.GiveUp("the run is being ended");
   const std::string name = absl::StrCat("gpu_worker ", workers_.size() + 1);
@@ -204,6 +220,8 @@ SittingEnd Sitting::Watch() {
   if (!credentials.ok()) return Failed(credentials.status());
   DaemonClient client(address_, *std::move(credentials));
   LogNotes notes(daemon_.log_path, daemon_.log_start);
+  // From now on the daemon knows that somebody starts workers.
+  if (options_.follows_orders) client.Status(orders_.report(), absl::Seconds(1)).IgnoreError();
   int expected = options_.workers;  // as the daemon last took it
   while (true) {
     if (const std::optional<int> number = signals_.Wait(kPollInterval)) PassOn(*number);
@@ -212,25 +230,28 @@ SittingEnd Sitting::Watch() {
       if (options_.note) options_.note(Printable(note));
     }
     if (!daemon_.running()) return DaemonEnded();
-    const int num_running = NumRunning();
-    // A worker that died before it attached is not waited for.
     NoteDeadWorkers();
+    const absl::StatusOr<proto::StatusReply> status =
+        options_.follows_orders ? client.Status(orders_.report(), absl::Seconds(1)) : client.Status(absl::Seconds(1));
+    replacements_.OnAnswer(status);
+    while (replacements_.TakeOne(absl::Now())) ReplaceWorker();  // before those that run are counted
+    // A worker that died before it attached is not waited for.
+    const int num_running = NumRunning();
     if (num_running > 0 && num_running < expected && client.ExpectWorkers(num_running, absl::Seconds(1)).ok()) {
       expected = num_running;
     }
-    const absl::StatusOr<proto::StatusReply> status =
-        options_.follows_orders ? client.Status(orders_.report(), absl::Seconds(1)) : client.Status(absl::Seconds(1));
     // A worker that ended well was told that the run is over, and then the daemon ends by itself, whoever was lost before; or
     // it was let go (eps drain, eps resize), and then the daemon may wait for another.
     const bool ended_well =
         std::any_of(workers_.begin(), workers_.end(), [](const Worker& w) { return w.process.ended_well(); });
     const bool over = ended_well && !(status.ok() && status->state() == "waiting_for_workers");
-    if (num_running == 0 && !over && !none_left_) {
+    if (num_running == 0 && !replacements_.is_pending() && !over && !none_left_) {
       // Nobody can finish the step: the daemon ends with the checkpoint that stands. One that was told to end does so by
       // itself, and a second signal would cost the checkpoint that it may be writing.
       none_left_ = true;
       if (!interrupted_at_.has_value()) kill(daemon_.pid, SIGTERM);
     }
+    if (status.ok()) NoteReadyWorkers(*status);
     if (status.ok() && options_.follows_orders) FollowOrders(*status);
     if (status.ok() && options_.show) options_.show(*status);
   }
@@ -242,6 +263,11 @@ void Sitting::ReapAll() {
   Reap(children);
 }
 
+void Sitting::NoteReadyWorkers(const proto::StatusReply& status) {
+  const std::set<pid_t> ready = ReadyProcesses(status);
+  for (Worker& worker : workers_) worker.was_ready = worker.was_ready || ready.count(worker.process.pid) > 0;
+}
+
 void Sitting::NoteDeadWorkers() {
   for (Worker& worker : workers_) {
     if (worker.process.running() || worker.end_is_said) continue;
@@ -250,7 +276,25 @@ void Sitting::NoteDeadWorkers() {
     // Whether it was ready or not: else one that fails in its first pass would be started again and again.
     if (worker.order > 0 && worker.order == orders_.report().order()) orders_.GiveUp(end);
     if (options_.note && !worker.process.ended_well()) options_.note(absl::StrCat("eps: ", end));
+    if (!none_left_ && HasCrashed(worker)) replacements_.OnCrash();
   }
+}
+
+// One that says at its start why it cannot work would say it again; one that was started for an order had its turn.
+bool Sitting::HasCrashed(const Worker& worker) {
+  const int status = *worker.process.wait_status;
+  if (worker.order > 0 && !worker.was_ready) return false;
+  return WIFSIGNALED(status) || (worker.was_ready && WIFEXITED(status) && WEXITSTATUS(status) == kExitFailed);
+}
+
+void Sitting::ReplaceWorker() {
+  const std::string name = absl::StrCat("gpu_worker ", workers_.size() + 1);
+  const absl::Status started = StartWorker(options_.worker);
+  if (started.ok()) workers_.back().replaces_one = true;
+  if (!options_.note) return;
+  options_.note(started.ok() ? absl::StrCat("eps: starting ", name,
+                                            " in place of one that crashed; restarts left: ", replacements_.num_left())
+                             : absl::StrCat("eps: ", name, " cannot be started: ", started.message()));
 }
 
 int Sitting::NumRunning() const {
@@ -268,6 +312,7 @@ void Sitting::PassOn(int number) {
     return EndChildren();
   }
   interrupted_at_ = now;
+  replacements_.Stop();
   if (options_.note) options_.note("eps: finishing the step in progress; once more ends at once");
   if (daemon_.running()) kill(daemon_.pid, number);
 }
@@ -300,16 +345,22 @@ SittingEnd Sitting::DaemonEnded() {
     RemoveNewFolder();
     return {.exit_code = kExitDoesNotFit, .errors = {why.empty() ? Ended(first) : why}, .does_not_fit = true};
   }
-  SittingEnd end = {.exit_code = kExitFailed};
+  const bool is_wanted = interrupted_at_.has_value() || replacements_.run_is_being_stopped();  // that it ends
+  SittingEnd end = {.exit_code = kExitFailed,
+                    .may_go_on = (WIFSIGNALED(status) || code == kExitStepLost) && !is_wanted};
   const bool all_let_go = none_left_ && std::all_of(workers.begin(), workers.end(),
                                                     [](const Worker* worker) { return worker->process.ended_well(); });
   if (all_let_go)
     end.errors.push_back("no worker was left: those that this command started were let go (eps drain, eps resize)");
   for (const Worker* worker : workers) {
     const ChildProcess& process = worker->process;
-    if (process.ended_well()) continue;
+    if (process.ended_well() || worker->was_killed) continue;
     end.does_not_fit = end.does_not_fit || DoesNotFit(process);
     end.errors.push_back(absl::StrCat(process.name, " ended: ", Ended(process)));
+  }
+  if (none_left_ && !all_let_go) {
+    end.errors.push_back(absl::StrCat("no worker was left", options_.restarts > 0 ? ", and no restart" : "",
+                                      ": the daemon was told to end"));
   }
   end.errors.push_back(absl::StrCat("the daemon ended: ", Ended(daemon_), " (log: ", daemon_.log_path, ")"));
   end.errors.push_back(NewestCheckpointText(options_.out));
@@ -332,14 +383,15 @@ void Sitting::RemoveNewFolder() {
   if (options_.out_is_new && !has_steps) std::filesystem::remove_all(options_.out, ignored);
 }
 
-// Workers end by themselves once the daemon has said that the run is over; those of a dead daemon are ended. One that was
-// still starting may look for it for a while: it is asked to leave, which it does at once where it has not attached.
+// Workers end by themselves once the daemon has said that the run is over; those of a dead daemon, or of a lost step, are
+// ended. One that was still starting may look for it for a while: it is asked to leave, which it does at once where it has not attached.
 void Sitting::WaitForWorkers() {
   for (const Worker& worker : workers_) {
     if (worker.never_computed() && worker.process.running()) kill(worker.process.pid, SIGTERM);
   }
-  const bool daemon_died = WIFSIGNALED(*daemon_.wait_status);
-  const absl::Time deadline = absl::Now() + (daemon_died ? absl::ZeroDuration() : kGraceAtEnd);
+  const int status = *daemon_.wait_status;
+  const bool at_once = WIFSIGNALED(status) || WEXITSTATUS(status) == kExitStepLost;
+  const absl::Time deadline = absl::Now() + (at_once ? absl::ZeroDuration() : kGraceAtEnd);
   while (AnyRunning() && absl::Now() < deadline) {
     absl::SleepFor(absl::Milliseconds(5));
     ReapAll();
@@ -373,8 +425,10 @@ bool Sitting::AnyRunning() const { return daemon_.running() || NumRunning() > 0;
 
 void Sitting::EndChildren() {
   ReapAll();
-  for (const Worker& worker : workers_) {
-    if (worker.process.running()) kill(worker.process.pid, SIGKILL);
+  for (Worker& worker : workers_) {
+    if (!worker.process.running()) continue;
+    worker.was_killed = true;
+    kill(worker.process.pid, SIGKILL);
   }
   if (daemon_.running()) kill(daemon_.pid, SIGKILL);
   while (AnyRunning()) {

@@ -16,6 +16,7 @@
 #include "cli/daemon_client.h"
 #include "cli/order_follower.h"
 #include "cli/signal_queue.h"
+#include "cli/worker_replacements.h"
 #include "common/grpc/credentials.h"
 #include "proto/control.pb.h"
 
@@ -34,6 +35,8 @@ struct SittingOptions {
   bool trace = false;                         // all write TraceLogFiles, whose folder is there
   bool end_at_once = false;                   // by the first signal, not by the second
   bool follows_orders = false;                // starts more workers when the daemon is asked for them
+  int restarts = 0;                           // how many workers it may start in place of some that crashed
+  bool is_restart = false;                    // goes on where one before it crashed
 
   std::function<void(const proto::StatusReply&)> show;  // how far it is, several times a second
   std::function<void(const std::string&)> note;         // something happened; a line for people
@@ -44,6 +47,8 @@ struct SittingEnd {
   std::vector<std::string> errors;  // why, a line each, for people; where the exit code is not 0
   bool does_not_fit = false;        // a worker said that its device is too small
   int workers = 0;                  // that were started
+  int restarts = 0;                 // of these, in place of others
+  bool may_go_on = false;           // the daemon crashed, or a step was lost: a resume may go on
 };
 
 // Where worker `worker`, from 1, of a sitting in `out` logs.
@@ -71,20 +76,20 @@ class Sitting {
   Sitting& operator=(const Sitting&) = delete;
 
   // Once.
-  SittingEnd Run() {
-    SittingEnd end = RunAll();
-    end.workers = static_cast<int>(workers_.size());
-    return end;
-  }
+  SittingEnd Run();
 
  private:
   struct Worker {
     ChildProcess process;
     int place = 0;             // from 0; no two that run have the same
+    bool was_killed = false;   // by this sitting
     bool end_is_said = false;  // for people
     int64_t order = 0;         // that it was started for; 0: it is here from the beginning
+    bool replaces_one = false;  // that crashed
     bool was_ready = false;    // the daemon has said so
-    bool never_computed() const { return order > 0 && !was_ready; }
+    bool never_computed() const { return (order > 0 || replaces_one) && !was_ready; }
+    // Of one that replaces another: else the sitting ended before it was of use.
+    bool counts_as_restart() const { return replaces_one && (was_ready || end_is_said); }
   };
 
   SittingEnd RunAll();
@@ -93,6 +98,8 @@ class Sitting {
   // Errors: CANCELLED a signal came: there is no step to finish yet
   absl::StatusOr<bool> WaitForEndpoint();
   void ShowStart();
+  // Where people can look on, once.
+  void SayPage(const std::string& page);
   // One more, by `flags`, in the first place that is free.
   absl::Status StartWorker(const WorkerFlags& flags);
   std::vector<std::string> WorkerArguments(const WorkerFlags& flags, int worker, int place) const;
@@ -100,7 +107,11 @@ class Sitting {
   void FollowOrders(const proto::StatusReply& status);
   SittingEnd Watch();
   void ReapAll();
+  void NoteReadyWorkers(const proto::StatusReply& status);
   void NoteDeadWorkers();
+  // Whether another one may do better in its place.
+  static bool HasCrashed(const Worker& worker);
+  void ReplaceWorker();
   // Of those that have ended: what counts for how the sitting ended.
   std::vector<const Worker*> WorkersThatCount() const;
   int NumRunning() const;
@@ -117,10 +128,12 @@ class Sitting {
   SignalQueue& signals_;
   std::string address_;                     // "": workers may not attach yet
   std::unique_ptr<DaemonClient> starting_;  // of the daemon, while it loads; null: it does not listen yet
+  bool page_is_said_ = false;
   ClientDoors doors_;
   ChildProcess daemon_;
   std::vector<Worker> workers_;  // worker i + 1
   OrderFollower orders_;
+  WorkerReplacements replacements_;
   bool none_left_ = false;      // the last worker has died, and the daemon was told to end for that
   std::optional<std::chrono::steady_clock::time_point> interrupted_at_;  // by the first signal
   bool at_once_ = false;  // children were ended before they could end by themselves

@@ -33,6 +33,7 @@
 #include "cli/timeline_svg.h"
 #include "cli/trace_files.h"
 #include "cli/whole_plan.h"
+#include "cli/worker_replacements.h"
 #include "common/base/control_groups.h"
 #include "common/base/exit_code.h"
 #include "common/base/file_util.h"
@@ -61,6 +62,7 @@ struct TrainFlags {
   std::string metrics_listen;
   bool resume = false;
   bool quiet = false;
+  int restarts = 0;
   bool trace = false;
   std::string export_to;  // "": nowhere
   ModelFolderForm export_form;
@@ -69,9 +71,9 @@ struct TrainFlags {
     if (worker.threads > 0) return worker.threads;
     return std::max(1, UsableCores() / workers);
   }
-  std::vector<std::string> DaemonArguments() const {
+  std::vector<std::string> DaemonArguments(bool goes_on) const {
     std::vector<std::string> arguments;
-    if (resume) arguments.push_back("--resume");
+    if (goes_on) arguments.push_back("--resume");
     if (!metrics_listen.empty()) arguments.insert(arguments.end(), {"--metrics-listen", metrics_listen});
     return arguments;
   }
@@ -271,6 +273,70 @@ absl::StatusOr<std::string> FindPrograms() {
   return folder;
 }
 
+// What sittings have in common beside the flags.
+struct SittingSetup {
+  std::string programs;
+  bool out_is_new = false;
+  ProgressPrinter& progress;
+  SignalQueue& signals;
+};
+
+SittingEnd RunSitting(const TrainFlags& flags, const SittingSetup& setup, int restarts, bool is_restart) {
+  Sitting sitting({.run = flags.run,
+                   .worker = flags.worker,
+                   .workers = flags.workers,
+                   .threads = flags.ThreadsPerWorker(),
+                   .programs = setup.programs,
+                   .out = flags.OutFolder(),
+                   .out_is_new = setup.out_is_new && !is_restart,
+                   .daemon_arguments = flags.DaemonArguments(/*goes_on=*/flags.resume || is_restart),
+                   .trace = flags.trace,
+                   .follows_orders = true,
+                   .restarts = restarts,
+                   .is_restart = is_restart,
+                   .show = [&](const proto::StatusReply& status) { setup.progress.Show(status); },
+                   .note = [&](const std::string& text) { setup.progress.Note(text); }},
+                  &setup.signals);
+  return sitting.Run();
+}
+
+void PrintErrors(const SittingEnd& end) {
+  for (const std::string& error : end.errors) std::fprintf(stderr, "eps: %s\n", error.c_str());
+}
+
+// Where a restart begins.
+std::string StartingPoint(const std::string& out) {
+  const absl::StatusOr<Version> newest = FindNewestCheckpoint(CheckpointDirectory(out + "/checkpoints"));
+  return newest.ok() ? StepFolderName(*newest) : "step 0, as there is no checkpoint yet";
+}
+
+// One sitting after the other, as long as the daemon crashes or loses a step and --restarts are left, and what became of them;
+// the last one's end.
+SittingEnd RunSittings(const TrainFlags& flags, const SittingSetup& setup) {
+  int restarts_left = flags.restarts;
+  for (bool is_restart = false;; is_restart = true) {
+    SittingEnd end = RunSitting(flags, setup, restarts_left, is_restart);
+    setup.progress.Finish();
+    restarts_left -= end.restarts;
+    const bool goes_on = end.may_go_on && restarts_left > 0;
+    if (end.may_go_on && !goes_on && flags.restarts > 0) {
+      end.errors.push_back("it is not started again, as no restart is left");
+    }
+    if (goes_on) end.errors.pop_back();  // the newest checkpoint, and that --resume would go on from there
+    PrintErrors(end);
+    if (!goes_on) return end;
+    --restarts_left;
+    std::fprintf(stderr, "eps: starting daemon and workers again from %s; restarts left: %d\n",
+                 StartingPoint(flags.OutFolder()).c_str(), restarts_left);
+    if (setup.signals.Wait(WorkerReplacements::kPause).has_value()) {
+      std::fprintf(stderr, "eps: ended by a signal before they were; %s\n",
+                   NewestCheckpointText(flags.OutFolder()).c_str());
+      end.exit_code = kExitSignal + setup.signals.last();
+      return end;
+    }
+  }
+}
+
 int RunTrain(TrainFlags flags) {
   if (IsDone(flags)) return SayDone(flags);
   flags.worker.SetDefaultMemory(FindMemoryRoom(), flags.workers);
@@ -319,22 +385,8 @@ int RunTrain(TrainFlags flags) {
     std::fprintf(stderr, "eps: --resume: there is no checkpoint in %s: it starts from step 0\n", out.c_str());
   }
   ProgressPrinter progress(flags.quiet);
-  Sitting sitting({.run = flags.run,
-                   .worker = flags.worker,
-                   .workers = flags.workers,
-                   .threads = flags.ThreadsPerWorker(),
-                   .programs = *programs,
-                   .out = out,
-                   .out_is_new = out_is_new,
-                   .daemon_arguments = flags.DaemonArguments(),
-                   .trace = flags.trace,
-                   .follows_orders = true,
-                   .show = [&](const proto::StatusReply& status) { progress.Show(status); },
-                   .note = [&](const std::string& text) { progress.Note(text); }},
-                  &*signals);
-  const SittingEnd end = sitting.Run();
-  progress.Finish();
-  for (const std::string& error : end.errors) std::fprintf(stderr, "eps: %s\n", error.c_str());
+  const SittingEnd end =
+      RunSittings(flags, {.programs = *programs, .out_is_new = out_is_new, .progress = progress, .signals = *signals});
   if (flags.trace) {
     const absl::Status traced = FinishTrace(flags, end.workers);
     if (!traced.ok()) std::fprintf(stderr, "eps: trace: %s\n", std::string(traced.message()).c_str());
@@ -364,9 +416,17 @@ void AddTrain(CLI::App& app, int* exit_code) {
       ->check(NotEmpty());
   command->add_flag("--resume", flags->resume, "Goes on from the newest checkpoint in the run's folder");
   command
+      ->add_option(
+          "--restarts", flags->restarts,
+          "How often what crashed is started again, in all: a worker in its place, or all of them with a daemon "
+          "that goes on from the newest checkpoint. What ended with a message about the run stays ended")
+      ->type_name("N")
+      ->check(CLI::Range(0, 1000000))
+      ->capture_default_str();
+  command
       ->add_option("--metrics-listen", flags->metrics_listen,
-                   "HTTP address of the daemon's /metrics, /healthz and /readyz; loopback only. Default: 127.0.0.1:0, "
-                   "DIR/endpoints.json says the port")
+                   "HTTP address of the page that shows the run in a browser, and of /metrics, /healthz and /readyz; "
+                   "loopback only. Default: 127.0.0.1:0, DIR/endpoints.json says the port")
       ->type_name("HOST:PORT");
   command->add_flag("--trace", flags->trace,
                     "Leaves trace.json, what each process did and waited for, for ui.perfetto.dev, and timeline.svg, a "

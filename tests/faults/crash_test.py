@@ -1,0 +1,192 @@
+"""What crashes is started again where eps train is told so; what one wire version cannot outlive. The final bits are those of
+a quiet run."""
+
+import os
+import signal
+import time
+
+from eps_run import (DEVICE, EPS, TIME_SCALE, SystemTest, alone, children, committed_steps, model_hash, run, start_train,
+                     summary, train, wait_for_steps)
+
+LONG = {"steps": 300, "checkpoint": {"every_steps": 10, "keep": 3}}
+
+
+class CrashTest(SystemTest):
+    quiet = None  # hash of the model and losses of a run that nobody disturbs
+
+    def setUp(self):
+        super().setUp()
+        self.spec = self.work.spec(LONG)
+
+    def ends(self, process, code):
+        _, stderr = process.communicate(timeout=120 * TIME_SCALE)
+        self.assertEqual(process.returncode, code, stderr)
+        return stderr
+
+    def ends_like_a_quiet_run(self, process, out):
+        if CrashTest.quiet is None:
+            self.train_ok(self.spec, self.work.out("quiet"))
+            CrashTest.quiet = model_hash(self.work.out("quiet")), summary(self.work.out("quiet"))["loss"]
+        self.ends(process, 0)
+        self.assertEqual((model_hash(out), summary(out)["loss"]), CrashTest.quiet)
+
+    def another(self, process, name, than, timeout=30):
+        """The process of the name that comes after `than`."""
+        deadline = time.monotonic() + timeout * TIME_SCALE
+        while not (found := [pid for pid in children(process.pid, name) if pid not in than]):
+            self.assertIsNone(process.poll())
+            self.assertLess(time.monotonic(), deadline, f"no other {name} was started")
+            time.sleep(0.01)
+        return found[0]
+
+    def kill(self, process, name):
+        victims = children(process.pid, name)
+        os.kill(victims[0], signal.SIGKILL)
+        return victims
+
+    def test_the_only_worker_is_started_again_each_time_it_is_killed(self):
+        out = self.work.out("worker")
+        process = start_train(self.spec, out, "--restarts", 2)
+        for steps in (7, 30):
+            wait_for_steps(process, out, steps)
+            killed = self.kill(process, "gpu_worker")
+            self.another(process, "gpu_worker", than=killed)
+        self.ends_like_a_quiet_run(process, out)
+        log = (out / "logs" / "eps_server.log").read_text()
+        self.assertEqual(log.count("worker_lost"), 2)
+        self.assertEqual(log.count("daemon_listening"), 1)  # it went on all the time
+
+    def test_a_daemon_that_is_killed_goes_on_from_its_newest_checkpoint(self):
+        out = self.work.out("daemon")
+        process = start_train(self.spec, out, "--workers", 2, "--restarts", 2)
+        for steps in (5, 40):  # before the first checkpoint, and after some
+            wait_for_steps(process, out, steps)
+            killed = self.kill(process, "eps_server")
+            self.another(process, "eps_server", than=killed)
+            deadline = time.monotonic() + 30 * TIME_SCALE
+            while (out / "logs" / "eps_server.log").read_text().count("daemon_listening") < (2 if steps == 5 else 3):
+                self.assertLess(time.monotonic(), deadline)
+                time.sleep(0.01)
+        self.ends_like_a_quiet_run(process, out)
+        self.assertEqual(committed_steps(out), LONG["steps"])  # each step has one line, though some were done twice
+
+    @alone
+    def test_no_more_than_was_allowed(self):
+        for name in ("gpu_worker", "eps_server"):
+            with self.subTest(name):
+                out = self.work.out(f"bounded-{name}")
+                process = start_train(self.spec, out, "--restarts", 1)
+                wait_for_steps(process, out, 12)
+                killed = self.kill(process, name)
+                os.kill(self.another(process, name, than=killed), signal.SIGKILL)
+                stderr = self.ends(process, 1)
+                self.assertIn(f"{'gpu_worker 1' if name == 'gpu_worker' else 'the daemon'} ended: signal 9 (Killed)", stderr)
+
+    def test_nothing_is_started_again_unless_it_is_asked_for(self):
+        out = self.work.out("default")
+        process = start_train(self.spec, out)
+        wait_for_steps(process, out, 7)
+        self.kill(process, "eps_server")
+        self.ends(process, 1)
+        self.assertEqual((out / "logs" / "eps_server.log").read_text().count("daemon_starts"), 1)
+
+    def test_a_run_that_failed_by_itself_stays_so(self):
+        spec = self.work.spec({"steps": 1000, "optimizer": {"schedule": {"peak": 1e9, "final": 1e9}}}, name="bad.json")
+        out = self.work.out("diverged")
+        done = train(spec, out, "--restarts", 5)
+        self.assertEqual(done.returncode, 1, done.stderr)
+        self.assertEqual((out / "logs" / "eps_server.log").read_text().count("daemon_starts"), 1)
+        self.assertFalse((out / "logs" / "gpu_worker-2.log").exists())
+
+    def test_a_worker_that_was_let_go_is_not_started_again(self):
+        out = self.work.out("drained")
+        process = start_train(self.spec, out, "--workers", 2, "--restarts", 5)
+        wait_for_steps(process, out, 7)
+        self.assertEqual(run([str(EPS), "drain", "--out", str(out), "1"]).returncode, 0)
+        self.ends_like_a_quiet_run(process, out)
+        self.assertFalse((out / "logs" / "gpu_worker-3.log").exists())
+
+    def test_a_worker_that_cannot_start_is_not_started_again(self):
+        out = self.work.out("does-not-fit")
+        done = train(self.spec, out, "--restarts", 5, "--device-memory", "100KiB")
+        self.assertEqual(done.returncode, 3, done.stderr)
+        self.assertIn("needs at least", done.stderr)
+
+    def test_a_signal_ends_it_as_ever_after_a_restart(self):
+        out = self.work.out("signal")
+        process = start_train(self.spec, out, "--restarts", 5)
+        wait_for_steps(process, out, 12)
+        killed = self.kill(process, "eps_server")
+        self.another(process, "eps_server", than=killed)
+        wait_for_steps(process, out, 25)
+        process.send_signal(signal.SIGTERM)
+        stderr = self.ends(process, 143)
+        self.assertIn("ended by a signal", stderr)
+        again = start_train(self.spec, out, "--resume")
+        self.ends_like_a_quiet_run(again, out)
+
+
+class OneVersionTest(SystemTest):
+    """precision.wire_versions: 1, of which a lost worker may cost the step."""
+
+    def setUp(self):
+        super().setUp()
+        self.two = self.work.spec({**LONG, "optimizer": {"clip": {"mode": "LAGGED"}}}, name="two.json")
+        self.one = self.work.spec({**LONG, "optimizer": {"clip": {"mode": "LAGGED"}},
+                                   "precision": {"wire_versions": 1}}, name="one.json")
+
+    def kill_one_that_owes(self, process, out):
+        """Stopped until nothing goes on: the others have done their part of the step, and it has not."""
+        wait_for_steps(process, out, 15)
+        victim = children(process.pid, "gpu_worker")[0]
+        os.kill(victim, signal.SIGSTOP)
+        steps = -1
+        while steps != committed_steps(out):
+            steps = committed_steps(out)
+            time.sleep(0.3)
+        os.kill(victim, signal.SIGKILL)
+
+    def ends(self, process, code):
+        _, stderr = process.communicate(timeout=120 * TIME_SCALE)
+        self.assertEqual(process.returncode, code, stderr)
+        return stderr
+
+    def same_bits(self, out, spec):
+        quiet = self.work.out("quiet")
+        self.train_ok(spec, quiet)
+        self.assertEqual((model_hash(out), summary(out)["loss"]), (model_hash(quiet), summary(quiet)["loss"]))
+        return quiet
+
+    def test_a_lost_worker_costs_the_step_and_a_resume_gives_the_bits_of_two_versions(self):
+        out = self.work.out("lost")
+        process = start_train(self.one, out, "--workers", 2)
+        self.kill_one_that_owes(process, out)
+        stderr = self.ends(process, 1)
+        self.assertIn("cannot be run again, as precision.wire_versions is 1", stderr)
+        self.assertIn("checkpoint", stderr)
+        self.assertIn("the daemon ended: exit code 75", stderr)
+        self.train_ok(self.two, out, "--resume")  # how many there are may change
+        self.same_bits(out, self.two)
+
+    def test_with_restarts_it_goes_on_by_itself(self):
+        out = self.work.out("restarted")
+        process = start_train(self.one, out, "--workers", 2, "--restarts", 1)
+        self.kill_one_that_owes(process, out)
+        self.assertIn("restarts left: 0", self.ends(process, 0))
+        self.assertEqual((out / "logs" / "eps_server.log").read_text().count("daemon_listening"), 2)
+        quiet = self.same_bits(out, self.two)
+        less = summary(quiet)["model_state_bytes"] - summary(out)["model_state_bytes"]
+        self.assertGreaterEqual(less, 2 * summary(out)["parameters"])
+
+    def test_where_updates_wait_for_the_step_a_lost_worker_costs_nothing(self):
+        spec = self.work.spec({**LONG, "precision": {"wire_versions": 1}}, name="exact.json")
+        out = self.work.out("exact")
+        process = start_train(spec, out, "--workers", 2)
+        self.kill_one_that_owes(process, out)
+        self.ends(process, 0)
+        self.assertEqual((out / "logs" / "eps_server.log").read_text().count("worker_lost"), 1)
+        self.same_bits(out, self.work.spec(LONG, name="exact-two.json"))
+
+    def test_every_version_is_read_before_it_is_overwritten(self):
+        done = run([str(EPS), "verify", "--run", str(self.one), "--steps", "4", *DEVICE])
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
