@@ -384,7 +384,8 @@ void Sitting::RemoveNewFolder() {
 }
 
 // Workers end by themselves once the daemon has said that the run is over; those of a dead daemon, or of a lost step, are
-// ended. One that was still starting may look for it for a while: it is asked to leave, which it does at once where it has not attached.
+// ended. One that was still starting may look for it for a while: it is asked to leave, which it does at once where it has
+// not attached.
 void Sitting::WaitForWorkers() {
   for (const Worker& worker : workers_) {
     if (worker.never_computed() && worker.process.running()) kill(worker.process.pid, SIGTERM);

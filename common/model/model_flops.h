@@ -13,8 +13,7 @@ namespace eps {
 // Floating-point operations that training a model asks for by its mathematics, whatever is recomputed on the way: those of
 // the products alone, a multiply-add as two. Of a weight that multiplies each token: 2 forward, 2 for the gradient of what
 // came in, 2 for its own. Attention: every token with the whole context (or window), causal or not, packed or not, as the
-// field counts it. So a GPT-2 (d_ff = 4 d) of which all is trained has 6 * (12 L d^2 + V d) + 12 L T d a
-// token.
+// field counts it. So a GPT-2 (d_ff = 4 d) of which all is trained has 6 * (12 L d^2 + V d) + 12 L T d a token.
 //
 // What is frozen has no gradient of its own, and below the lowest layer that trains there is only the forward; of that layer
 // the gradient of what comes in is counted, too.

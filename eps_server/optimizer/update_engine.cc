@@ -647,8 +647,8 @@ class UpdateEngineImpl final : public UpdateEngine {
   StepId step_ ABSL_GUARDED_BY(mu_);  // the one being made
   StepId opened_ ABSL_GUARDED_BY(mu_) = StepId(-1);
   StepId reads_ended_ ABSL_GUARDED_BY(mu_) = StepId(-1);
-  bool waits_for_readers_ ABSL_GUARDED_BY(mu_) =
-      false;  // all of a deferred step is in, and it may not overwrite weights yet
+  // All of a deferred step is in, and it may not overwrite weights yet.
+  bool waits_for_readers_ ABSL_GUARDED_BY(mu_) = false;
   std::vector<BlobState> blobs_ ABSL_GUARDED_BY(mu_);
   std::vector<Submitted> later_ ABSL_GUARDED_BY(mu_);
   StepId newest_updated_ ABSL_GUARDED_BY(mu_) = StepId(-1);  // of which an update has begun
