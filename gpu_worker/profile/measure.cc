@@ -2,20 +2,18 @@
 
 #include <algorithm>
 #include <array>
-#include <atomic>
-#include <chrono>
-#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <functional>
 #include <memory>
-#include <numeric>
 #include <optional>
-#include <thread>
+#include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
@@ -31,6 +29,8 @@
 #include "gpu_worker/plan/relay_plan.h"
 #include "gpu_worker/plan/relay_step.h"
 #include "gpu_worker/profile/spread_tokens.h"
+#include "gpu_worker/profile/timed_work.h"
+#include "gpu_worker/profile/update_loop.h"
 #include "gpu_worker/relay/arena_map.h"
 #include "gpu_worker/relay/layer_runner.h"
 #include "gpu_worker/relay/pass_memory.h"
@@ -38,7 +38,6 @@
 namespace eps::worker {
 namespace {
 
-using Clock = std::chrono::steady_clock;
 using Kind = RelayStep::Kind;
 constexpr int64_t kCopyBytes = int64_t{8} << 20;
 // Layers' work goes from slot to slot over so many bytes, which caches do not hold: as in a step, where a slot comes round
@@ -50,125 +49,11 @@ constexpr size_t kSlotIn = 0, kSlotOut = 1;
 constexpr int64_t kFirstLayerSlot = 2;
 constexpr int64_t kLeastSlots = 3, kMostSlots = 64;
 
-double Since(Clock::time_point begin) { return std::chrono::duration<double>(Clock::now() - begin).count(); }
-
-// A piece of work that can be done again and again, and waited for; errors stay in the stream.
-using Unit = std::function<absl::Status()>;
-
 // A machine that is shared is slower for tenths of a second at a time: everything is measured in so many rounds.
 constexpr int kRounds = 5;
 
-// Visits are timed so many at once: a stream takes some ten microseconds to be woken and waited for.
-constexpr double kBatchSeconds = 5e-3;
-constexpr int64_t kMostInBatch = 1000;
-
-// A piece of work whose time is wanted.
-struct TimedUnit {
-  std::string what;
-  Unit unit;
-  int64_t times = 1;                 // that `unit` does it each time
-  std::vector<double> samples = {};  // seconds of one time
-
-  absl::Status RunFor(double seconds) {
-    const Clock::time_point begin = Clock::now();
-    do {
-      const Clock::time_point start = Clock::now();
-      EPS_RETURN_IF_ERROR(unit());
-      samples.push_back(Since(start) / static_cast<double>(times));
-    } while (Since(begin) < seconds);
-    return absl::OkStatus();
-  }
-  // The mean, as a step is a sum of many; without the fastest and slowest tenth.
-  double Seconds() {
-    std::sort(samples.begin(), samples.end());
-    const auto dropped = static_cast<std::ptrdiff_t>(samples.size() / 10);
-    const double sum = std::accumulate(samples.begin() + dropped, samples.end() - dropped, 0.0);
-    return sum / static_cast<double>(static_cast<std::ptrdiff_t>(samples.size()) - 2 * dropped);
-  }
-};
-
-// How often each of them is done in a second while all of them run.
-absl::StatusOr<std::vector<double>> RatesTogether(const std::vector<const Unit*>& units, double seconds) {
-  std::vector<double> rates(units.size());
-  std::vector<absl::Status> statuses(units.size());
-  std::atomic<int> ready = 0;
-  std::vector<std::thread> threads;
-  for (size_t i = 0; i < units.size(); ++i) {
-    threads.emplace_back([&, i] {
-      ready.fetch_add(1);
-      while (ready.load() < static_cast<int>(units.size())) std::this_thread::yield();
-      const Clock::time_point begin = Clock::now();
-      int64_t done = 0;
-      for (; done < 3 || Since(begin) < seconds; ++done) {
-        statuses[i] = (*units[i])();
-        if (!statuses[i].ok()) break;
-      }
-      rates[i] = static_cast<double>(done) / Since(begin);
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
-  for (const absl::Status& status : statuses) EPS_RETURN_IF_ERROR(status);
-  return rates;
-}
-
-// By how much `times` of one take longer when another is begun with the first of them, as in a step, where copies and
-// updates come one by one: each then takes a core at once, and a kernel waits for what a thread without one has begun.
-// Where both go on and on the threads find a balance, and the loss is less.
-absl::StatusOr<double> SecondsLost(const Unit& unit, int64_t times, const Unit& other, double seconds) {
-  const auto run_all = [&] {
-    absl::Status status;
-    for (int64_t i = 0; i < times; ++i) status.Update(unit());
-    return status;
-  };
-  TimedUnit alone = {.what = "", .unit = run_all};
-  TimedUnit with_other = {.what = "", .unit = [&] {
-                            absl::Status of_other;
-                            std::thread thread([&] { of_other = other(); });
-                            absl::Status status = run_all();
-                            thread.join();
-                            status.Update(of_other);
-                            return status;
-                          }};
-  const Clock::time_point begin = Clock::now();
-  do {
-    EPS_RETURN_IF_ERROR(alone.RunFor(0));
-    EPS_RETURN_IF_ERROR(with_other.RunFor(0));
-  } while (Since(begin) < seconds);
-  return with_other.Seconds() - alone.Seconds();
-}
-
-// Reads and writes what a fused AdamW does, element by element, in `threads` threads: 28 bytes each.
-class UpdateLoop {
- public:
-  explicit UpdateLoop(int threads) : threads_(static_cast<size_t>(threads)) {
-    for (auto& array : arrays_) array.assign(kElems, 1.0f);
-  }
-  static constexpr double kBytes = 28;
-  static constexpr size_t kElems = size_t{8} << 20;  // four arrays, 128 MiB: beyond caches
-
-  absl::Status Run() {
-    std::vector<std::thread> threads;
-    for (size_t t = 0; t < threads_; ++t) {
-      threads.emplace_back([this, t] { Part(kElems / threads_ * t, kElems / threads_ * (t + 1)); });
-    }
-    for (std::thread& thread : threads) thread.join();
-    return absl::OkStatus();
-  }
-
- private:
-  void Part(size_t begin, size_t end) {
-    float *master = arrays_[0].data(), *first = arrays_[1].data(), *second = arrays_[2].data();
-    const float* gradient = arrays_[3].data();
-    for (size_t i = begin; i < end; ++i) {
-      first[i] = 0.9f * first[i] + 0.1f * gradient[i];
-      second[i] = 0.95f * second[i] + 0.05f * gradient[i] * gradient[i];
-      master[i] -= 1e-4f * first[i];
-    }
-  }
-
-  const size_t threads_;
-  std::array<std::vector<float>, 4> arrays_;
-};
+// What is done at once goes in batches of this.
+constexpr double kLongBatchSeconds = 10e-3;
 
 class Measurement {
  public:
@@ -221,7 +106,7 @@ class Measurement {
     runner_ =
         std::make_unique<LayerRunner>(model_, plan_, arena_, memory_->start_values(), device_->kernels(), compute());
     for (HostMemory* side : {&copied_in_, &copied_out_}) {
-      EPS_ASSIGN_OR_RETURN(*side, device_->NewHostMemory(CopyBytes() * NumSlots()));
+      EPS_ASSIGN_OR_RETURN(*side, device_->NewHostMemory(CopyBytes() * NumPieces()));
       std::memset(side->bytes.data(), 1, side->bytes.size());
     }
     return absl::OkStatus();
@@ -229,8 +114,11 @@ class Measurement {
   Stream& compute() { return device_->stream(StreamId::kCompute); }
   int64_t CopyBytes() const { return std::min(kCopyBytes, plan_.inner_slots.front().num_bytes); }
   int64_t NumSlots() const { return static_cast<int64_t>(arena_.inners.size()); }
-  absl::Span<std::byte> CopyOf(const HostMemory& memory, int64_t turn) const {
-    return memory.bytes.subspan(static_cast<size_t>(turn % NumSlots() * CopyBytes()), static_cast<size_t>(CopyBytes()));
+  // That copies take turns in on the host, which caches do not hold, however large a slot is.
+  int64_t NumPieces() const { return std::clamp(kColdBytes / CopyBytes(), kLeastSlots, kMostSlots); }
+  absl::Span<std::byte> PieceOf(const HostMemory& memory, int64_t turn) const {
+    return memory.bytes.subspan(static_cast<size_t>(turn % NumPieces() * CopyBytes()),
+                                static_cast<size_t>(CopyBytes()));
   }
   const LayerSpec& LayerOf(LayerKind kind) const {
     if (kind == LayerKind::kEmbedding) return model_.layers.front();
@@ -270,12 +158,20 @@ class Measurement {
     step.output = 1;
     return step;
   }
-  Unit UnitOf(Kind kind, const LayerSpec& layer, int64_t times = 1) {
-    return [this, step = StepOf(kind, layer), times, turn = int64_t{0}]() mutable {
+  // Enqueues it so many times, from slot to slot.
+  std::function<void(int64_t times)> VisitsOf(Kind kind, const LayerSpec& layer) {
+    return [this, step = StepOf(kind, layer), turn = int64_t{0}](int64_t times) mutable {
       for (int64_t i = 0; i < times; ++i) {
         step.inner = static_cast<int>(kFirstLayerSlot + turn++ % (NumSlots() - kFirstLayerSlot));
+        // Apart, as in a step: what a device gets under one label it may issue as a whole, and late.
+        compute().SetLabel(nullptr);
         runner_->Run(step, Context());
       }
+    };
+  }
+  Batch BatchOf(Kind kind, const LayerSpec& layer) {
+    return [this, visits = VisitsOf(kind, layer)](int64_t times) {
+      visits(times);
       return compute().Synchronize();
     };
   }
@@ -284,15 +180,11 @@ class Measurement {
   }
   // Visits follow each other in the stream, as in a step, so many that waiting for their end does not count.
   absl::StatusOr<TimedUnit> Timed(Kind kind, const LayerSpec& layer) {
-    const Unit once = UnitOf(kind, layer);
-    EPS_RETURN_IF_ERROR(once());  // its pages and code
-    TimedUnit alone = {.what = "", .unit = once};
-    for (int i = 0; i < 3; ++i) {  // the machine may have stood still in one of them
-      EPS_RETURN_IF_ERROR(alone.RunFor(0));
-    }
-    const double seconds = *std::min_element(alone.samples.begin(), alone.samples.end());
-    const auto times = static_cast<int64_t>(std::clamp(kBatchSeconds / seconds, 1.0, double{kMostInBatch}));
-    return TimedUnit{.what = Title(StepOf(kind, layer), model_), .unit = UnitOf(kind, layer, times), .times = times};
+    const Batch batch = BatchOf(kind, layer);
+    EPS_RETURN_IF_ERROR(batch(1));  // its pages and code
+    EPS_ASSIGN_OR_RETURN(const int64_t times, TimesIn(std::min(kBatchSeconds, request_.seconds), batch));
+    return TimedUnit{
+        .what = Title(StepOf(kind, layer), model_), .unit = [batch, times] { return batch(times); }, .times = times};
   }
   absl::Status TakeTurns(std::vector<TimedUnit>& units) {
     for (int round = 0; round < kRounds; ++round) {
@@ -349,47 +241,99 @@ class Measurement {
         ->forward_seconds;
   }
 
+  // `enqueue`: one, in its turn. Pauses are the stream's own.
+  static Repeated CopiesOf(Stream& stream, std::function<void(int64_t turn)> enqueue) {
+    const auto turn = std::make_shared<int64_t>(0);
+    const auto apart = [&stream, enqueue = std::move(enqueue), turn](int64_t times, double pause_seconds) {
+      for (int64_t i = 0; i < times; ++i) {
+        if (i > 0 && pause_seconds > 0) {
+          stream.HostCall([pause_seconds] {
+            Pause(pause_seconds);
+            return absl::OkStatus();
+          });
+        }
+        enqueue((*turn)++);
+      }
+      return stream.Synchronize();
+    };
+    return {.batch = [apart](int64_t times) { return apart(times, 0); }, .apart = apart};
+  }
+
+  // How long compute takes for so many forwards of a block, by its own account: from when the stream begins until it is
+  // done, whoever waits for it. `meanwhile` runs here once they are enqueued.
+  absl::StatusOr<double> SecondsOfBlocks(int64_t times, const Unit& meanwhile) {
+    double begin = 0, end = 0;
+    const auto note = [](double& time) {
+      return [&time] {
+        time = HostSeconds();
+        return absl::OkStatus();
+      };
+    };
+    compute().HostCall(note(begin));
+    blocks_(times);
+    compute().HostCall(note(end));
+    absl::Status status = meanwhile();
+    status.Update(compute().Synchronize());  // in any case: the stream writes to what is here
+    EPS_RETURN_IF_ERROR(status);
+    return end - begin;
+  }
+
   // Copies of swapped activations, updates and a block's forward, each alone and each beside each other.
   absl::Status MeasureSharing() {
     UpdateLoop update(UsableCores());
     Stream &in = device_->stream(StreamId::kIn), &out = device_->stream(StreamId::kOut);
-    const std::array<Unit, kNumActivities> units = {
-        UnitOf(Kind::kForward, LayerOf(LayerKind::kBlock)),
-        [&, turn = int64_t{0}]() mutable {
-          ++turn;
-          in.CopyIn(arena_.inners[kSlotIn], CopyOf(copied_in_, turn));
-          return in.Synchronize();
-        },
-        [&, turn = int64_t{0}]() mutable {
-          ++turn;
-          out.CopyOut(CopyOf(copied_out_, turn), arena_.inners[kSlotOut]);
-          return out.Synchronize();
-        },
-        [&] { return update.Run(); },
+    blocks_ = VisitsOf(Kind::kForward, LayerOf(LayerKind::kBlock));
+    std::array<Repeated, kNumActivities> all;
+    all[0].batch = [&](int64_t times) {
+      blocks_(times);
+      return compute().Synchronize();
     };
-    std::array<double, kNumActivities> alone = {};  // times in a second, as in the next
-    std::array<std::array<double, kNumActivities>, kNumActivities> beside = {};
-    std::array<double, kNumActivities> lost = {};  // seconds of compute, by each time
+    all[1] = CopiesOf(in, [&](int64_t turn) { in.CopyIn(arena_.inners[kSlotIn], PieceOf(copied_in_, turn)); });
+    all[2] = CopiesOf(out, [&](int64_t turn) { out.CopyOut(PieceOf(copied_out_, turn), arena_.inners[kSlotOut]); });
+    all[3].batch = [&](int64_t times) { return update.Run(times); };
+    all[3].apart = [&](int64_t times, double pause_seconds) {
+      for (int64_t i = 0; i < times; ++i) {
+        if (i > 0) Pause(pause_seconds);
+        EPS_RETURN_IF_ERROR(update.Run(1));
+      }
+      return absl::OkStatus();
+    };
     // Each of them runs compute some twenty times, however long it takes.
     const int rounds = SecondsOfBlock() < request_.seconds / kRounds ? kRounds : 1;
     const double seconds = request_.seconds / rounds;
+    const double batch_seconds = std::min(kLongBatchSeconds, seconds / kLeastBatches);
+    all[0].times = static_cast<int64_t>(std::clamp(batch_seconds / SecondsOfBlock(), 1.0, double{kMostInBatch}));
+    for (size_t a = 1; a < all.size(); ++a) {
+      request_.on_progress("copies and updates");
+      EPS_ASSIGN_OR_RETURN(all[a].times, TimesIn(batch_seconds, all[a].batch));
+    }
+    std::array<double, kNumActivities> alone = {};  // times in a second, as in the next
+    std::array<std::array<double, kNumActivities>, kNumActivities> beside = {};
+    std::array<double, kNumActivities> lost = {};  // seconds of compute, by each time
     for (int round = 0; round < rounds; ++round) {
-      for (size_t a = 0; a < units.size(); ++a) {
+      for (size_t a = 0; a < all.size(); ++a) {
         request_.on_progress("copies and updates");
-        EPS_ASSIGN_OR_RETURN(const std::vector<double> rates, RatesTogether({&units[a]}, seconds));
+        EPS_ASSIGN_OR_RETURN(const std::vector<double> rates, RatesTogether({&all[a]}, seconds));
         alone[a] += rates[0] / rounds;
-        for (size_t b = a + 1; b < units.size(); ++b) {
+        for (size_t b = a + 1; b < all.size(); ++b) {
           request_.on_progress("what is done at once");
-          EPS_ASSIGN_OR_RETURN(const std::vector<double> both, RatesTogether({&units[a], &units[b]}, 2 * seconds));
+          EPS_ASSIGN_OR_RETURN(const std::vector<double> both, RatesTogether({&all[a], &all[b]}, 2 * seconds));
           beside[a][b] += both[0] / rounds;
           beside[b][a] += both[1] / rounds;
         }
       }
-      for (size_t b = 1; b < units.size(); ++b) {
-        // Rates are sums of the rounds so far. Of compute's as many that the other ends before them.
-        const double others = 1.5 * alone[0] / alone[b];
-        const int64_t times = std::max<int64_t>(1, static_cast<int64_t>(std::ceil(others)));
-        EPS_ASSIGN_OR_RETURN(const double more, SecondsLost(units[0], times, units[b], 4 * seconds));
+      // Right after updates more is lost for some hundredths of a second, as threads are where those left them: the
+      // ways take turns to come first.
+      const size_t first = 1 + static_cast<size_t>(round % 2);
+      for (const size_t b : {first, 3 - first, size_t{3}}) {
+        EPS_ASSIGN_OR_RETURN(
+            const double more,
+            SecondsLost({.work = [&](int64_t times, const Unit& others) { return SecondsOfBlocks(times, others); },
+                         .work_seconds = SecondsOfBlock(),
+                         .other = &all[b],
+                         .other_seconds = (round + 1) / (alone[b] * rounds),  // rates are sums of the rounds so far
+                         .slowdown = alone[b] / beside[b][0]},
+                        4 * seconds));
         lost[b] += more / rounds;
       }
     }
@@ -398,8 +342,8 @@ class Measurement {
     profile_.out_bytes_per_second = alone[2] * bytes;
     profile_.update_bytes_per_second = alone[3] * UpdateLoop::kBytes * static_cast<double>(UpdateLoop::kElems);
     const auto part = [](double of_speed) { return std::clamp(of_speed, 0.01, 1.0); };
-    for (size_t a = 1; a < units.size(); ++a) {
-      for (size_t b = 0; b < units.size(); ++b) {
+    for (size_t a = 1; a < all.size(); ++a) {
+      for (size_t b = 0; b < all.size(); ++b) {
         if (a != b) profile_.sharing[a][b] = part(beside[a][b] / alone[a]);
       }
       profile_.sharing[0][a] = part(1 - lost[a] * alone[a] * profile_.sharing[a][0]);
@@ -442,6 +386,7 @@ class Measurement {
   std::optional<PassMemory> memory_;
   std::unique_ptr<LayerRunner> runner_;
   HostMemory copied_in_, copied_out_;
+  std::function<void(int64_t times)> blocks_;  // enqueues so many forwards of a block
   const std::vector<int> vnodes_ = {0};
   Profile profile_;
 };

@@ -21,7 +21,7 @@ struct MeasureRequest {
 };
 
 // Runs the kernels of each kind of layer of the run, and copies, alone and beside each other, on the device itself. Takes
-// some forty-five times `seconds`, and as much device memory as the smallest plan and slots for inner activations, which
+// some fifty times `seconds`, and as much device memory as the smallest plan and slots for inner activations, which
 // are more than caches hold. The daemon's updates are stood for by a loop over as many bytes of memory in as many threads
 // as the host has cores: what they are bound by.
 //
