@@ -16,10 +16,11 @@ constexpr int64_t kF32Bytes = 4;
 constexpr int64_t kMinRowsPerTile = 32;
 constexpr int64_t kMaxRowTiles = 256;
 
-// Of tiles that are walked over: two for each multiprocessor of the largest GPUs, and more where a block has few
-// columns at once; but partial sums, which the same pass writes, stay small beside the rows.
-constexpr int64_t kMinWalks = 256, kMaxWalks = 512;
-constexpr int64_t kColumnsAtOnce = int64_t{1} << 20;
+// Of tiles that are walked over: as many as an H200's 132 multiprocessors have blocks at once, four of kWalkThreads
+// each or two of wider rows, and no more: one that is left over takes as long again. Partial sums, which the same pass
+// writes, so stay small beside the rows.
+constexpr int64_t kMinRowsPerWalk = 8;
+constexpr int64_t kMaxWalks = 4 * 132, kMaxWideWalks = 2 * 132;
 
 // (num_tiles, N): each tile's column sums.
 int64_t ColumnSumBytes(int64_t M, int64_t N) { return ReductionTiling(M).num_tiles * N * kF32Bytes; }
@@ -39,7 +40,7 @@ int64_t EmbeddingBackwardBytes(int64_t M, int64_t, int64_t C) {
 int64_t OutsideBytes(const LibraryUse&) { return kMatMulWorkspaceBytes; }
 // At most: the plan does not know which attention it will be, nor how many heads share keys and values and stay together. A
 // sequence is (H, T, T) numbers of 16 bits, T as long as whole tiles, the gradients of each head's keys and values, and
-// something beside; with dropout a mask of as many numbers. What is not fused with it may be without, in an evaluation. Several
+// something beside; with dropout as many factors, and with documents the bias of one head. What is not fused with it may be without, in an evaluation. Several
 // sequences that are too many are cut, unless no part of them is aligned (CutSmaller).
 int64_t OutsideBytesWithFusedAttention(const LibraryUse& use) {
   const auto& [threads, B, T, H, D, has_documents, drops] = use;
@@ -47,9 +48,10 @@ int64_t OutsideBytesWithFusedAttention(const LibraryUse& use) {
   const int64_t probability_bytes = RoundUp(T, kRows) * RoundUp(T, kColumns) * 2;
   if (probability_bytes + kBeside > kMaxAttentionWorkspaceBytes) return kMatMulWorkspaceBytes;  // it is not fused
   const int64_t head_bytes = probability_bytes * (drops ? 2 : 1) + 2 * T * D * 2;
-  const bool can_be_cut = B == 1 || (has_documents ? T : H * T) % 4 == 0;
+  const bool can_be_cut = B == 1 || H * T % 4 == 0;
   const int64_t at_once = can_be_cut ? 1 : B;
-  const int64_t most_bytes = std::min(at_once * H * head_bytes + kBeside, kMaxAttentionWorkspaceBytes);
+  const int64_t bias_bytes = has_documents ? at_once * probability_bytes : 0;
+  const int64_t most_bytes = std::min(at_once * H * head_bytes + bias_bytes + kBeside, kMaxAttentionWorkspaceBytes);
   return kMatMulWorkspaceBytes + std::max(kAttentionWorkspaceBytes, most_bytes);
 }
 
@@ -65,8 +67,7 @@ RowTiling CutRows(int64_t rows, int64_t min_rows_per_tile, int64_t max_tiles) {
 RowTiling ReductionTiling(int64_t M) { return CutRows(M, kMinRowsPerTile, kMaxRowTiles); }
 
 RowTiling WalkTiling(int64_t rows, int64_t C) {
-  const int64_t columns_of_block = C <= kMaxWarpRowColumns ? kTileWarps * C : C;
-  return CutRows(rows, kTileWarps, std::clamp(kColumnsAtOnce / columns_of_block, kMinWalks, kMaxWalks));
+  return CutRows(rows, kMinRowsPerWalk, C <= kMaxNarrowColumns ? kMaxWalks : kMaxWideWalks);
 }
 
 GatherScratch GatherScratchOf(int64_t M, int64_t C) {

@@ -45,11 +45,13 @@ struct RowTiling {
   int64_t num_tiles = 0;
 };
 RowTiling ReductionTiling(int64_t M);
+inline constexpr int kTileWarps = 8;  // of a block that sums columns (SumColumns), each with a row at a time
 
 // How it is cut where a pass over rows of C, a norm's backward, makes the sums beside it: a block walks over a tile's
-// rows. It has them one at a time, or, of up to kMaxWarpRowColumns, one for each of its kTileWarps warps.
-inline constexpr int64_t kMaxWarpRowColumns = 1024;
-inline constexpr int kTileWarps = 8;
+// rows. A block of kWalkThreads has as many rows at once as these hold with a pack of 8 elements each, at most one for
+// each warp; a wider row is all that a block has.
+inline constexpr int kWalkThreads = 256;
+inline constexpr int64_t kMaxNarrowColumns = kWalkThreads * 8;
 RowTiling WalkTiling(int64_t rows, int64_t C);
 
 }  // namespace eps::worker::cuda

@@ -21,13 +21,14 @@ TEST(CudaKernelSizesTest, AttentionsWorkspaceIsNoLessThanTheLibraryWants) {
   EXPECT_GE(AttentionBytes(2048, 32, 128, false), 288 * kMiB);
   EXPECT_GE(AttentionBytes(2048, 32, 128, true), 544 * kMiB);
   EXPECT_GE(AttentionBytes(129, 12, 64, false), 1179904);
+  EXPECT_GE(AttentionBytes(4096, 8, 128, false, 1, true), 256 * kMiB + 32 * kMiB) << "documents' bias of a head beside";
 }
 
 TEST(CudaKernelSizesTest, AttentionsWorkspaceHasABound) {
   EXPECT_EQ(AttentionBytes(128, 12, 64, true), kAttentionWorkspaceBytes) << "several sequences at once";
   EXPECT_EQ(AttentionBytes(8192, 32, 128, false), kMaxAttentionWorkspaceBytes) << "some heads at once";
   EXPECT_EQ(AttentionBytes(1022, 12, 64, false, 64), kAttentionWorkspaceBytes) << "sequences that can be cut";
-  EXPECT_EQ(AttentionBytes(1022, 12, 64, false, 64, true), kMaxAttentionWorkspaceBytes) << "that cannot";
+  EXPECT_EQ(AttentionBytes(1022, 12, 64, false, 64, true), kAttentionWorkspaceBytes) << "of documents, too";
   EXPECT_EQ(AttentionBytes(1021, 11, 64, false, 64), kMaxAttentionWorkspaceBytes) << "that cannot";
   EXPECT_EQ(AttentionBytes(1021, 11, 64, false, 1), kAttentionWorkspaceBytes) << "one alone";
   EXPECT_EQ(AttentionBytes(1021, 11, 64, false, 2), kAttentionWorkspaceBytes) << "that fit";
@@ -50,7 +51,7 @@ TEST(CudaKernelSizesTest, WalksTakeAllRowsAndAreNoMoreThanSumUpFast) {
     for (const int64_t C : {1, 64, 256, 768, 1024, 1032, 2048, 4096, 16384, 65536}) {
       const RowTiling tiling = WalkTiling(rows, C);
       EXPECT_GE(tiling.rows_per_tile, 8);
-      EXPECT_LE(tiling.num_tiles, C <= 256 || (C > kMaxWarpRowColumns && C <= 2048) ? 512 : 256) << C;
+      EXPECT_LE(tiling.num_tiles, C <= kMaxNarrowColumns ? 528 : 264) << C;
       EXPECT_GE(tiling.num_tiles * tiling.rows_per_tile, rows);
       EXPECT_LT((tiling.num_tiles - 1) * tiling.rows_per_tile, rows) << "a tile without rows";
       EXPECT_EQ(CudaKernelSizes(Dtype::kBf16).layer_norm_backward(rows, C), tiling.num_tiles * 2 * C * 4);

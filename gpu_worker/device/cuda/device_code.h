@@ -125,7 +125,7 @@ __device__ __forceinline__ void StorePack(const float (&values)[kPack], T* x, in
   }
 }
 
-// ---- Sums in a fixed order: lanes by halves, then warps in order. Every thread gets the result. ---------------------
+// ---- Over a warp, lanes by halves: every lane gets the result. --------------------------------------------------------
 
 __device__ __forceinline__ float WarpSum(float x) {
   EPS_UNROLL
@@ -139,28 +139,6 @@ __device__ __forceinline__ float WarpMax(float x) {
     x = fmaxf(x, __shfl_xor_sync(kWarpMask, x, distance));
   }
   return x;
-}
-
-// Every thread of the block calls it.
-__device__ __forceinline__ float BlockSum(float x) {
-  __shared__ float warp_sums[kWarpSize];
-  x = WarpSum(x);
-  __syncthreads();  // the last call's sums have been read
-  if (threadIdx.x % kWarpSize == 0) warp_sums[threadIdx.x / kWarpSize] = x;
-  __syncthreads();
-  float sum = warp_sums[0];
-  for (unsigned warp = 1; warp < blockDim.x / kWarpSize; ++warp) sum += warp_sums[warp];
-  return sum;
-}
-__device__ __forceinline__ float BlockMax(float x) {
-  __shared__ float warp_maxima[kWarpSize];
-  x = WarpMax(x);
-  __syncthreads();
-  if (threadIdx.x % kWarpSize == 0) warp_maxima[threadIdx.x / kWarpSize] = x;
-  __syncthreads();
-  float max = warp_maxima[0];
-  for (unsigned warp = 1; warp < blockDim.x / kWarpSize; ++warp) max = fmaxf(max, warp_maxima[warp]);
-  return max;
 }
 
 // ---- Dropout (kernels.h) --------------------------------------------------------------------------------------------

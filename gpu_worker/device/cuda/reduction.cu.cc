@@ -20,28 +20,39 @@ __global__ void ColumnSumKernel(int64_t M, int64_t N, int64_t ld, int64_t rows_p
              [&](int64_t row, int64_t at, float(&v)[kPack]) { LoadPack<kVector>(x + row * ld, at, N, v); });
 }
 
-// A block adds up 32 columns, a lane each: each warp every 16th tile, then the warps in order.
+// A block adds up 8 columns, 32 bytes of each tile, so that few columns are many blocks. A warp has 4 tiles at once, a
+// lane each 64th; then a warp's lanes by halves, then the warps in order.
 constexpr int kPartialWarps = 16;
+constexpr int kPartialColumns = 8;
+constexpr int kPartialTiles = kPartialWarps * kWarpSize / kPartialColumns;
 
 __global__ void __launch_bounds__(kPartialWarps* kWarpSize)
     AddPartialsKernel(const float* partials, int64_t num_tiles, int64_t stride, int64_t N, float* first_out,
                       float* second_out) {
-  __shared__ float warp_sums[kPartialWarps][kWarpSize];
+  __shared__ float warp_sums[kPartialWarps][kPartialColumns];
   const int lane = threadIdx.x % kWarpSize, warp = threadIdx.x / kWarpSize;
-  const int64_t column = static_cast<int64_t>(blockIdx.x) * kWarpSize + lane;
-  const float* in = partials + blockIdx.y * N + column;
+  const int64_t column = static_cast<int64_t>(blockIdx.x) * kPartialColumns + lane % kPartialColumns;
+  float* out = blockIdx.y == 0 ? first_out : second_out;
+  const bool stores = threadIdx.x < kPartialColumns && column < N;
+  const float before = stores ? out[column] : 0.0f;  // on its way beside the partial sums
+  const float* in = partials + blockIdx.y * N;
   float sum = 0;
   if (column < N) {
-    for (int64_t tile = warp; tile < num_tiles; tile += kPartialWarps) sum += in[tile * stride];
+    for (int64_t tile = threadIdx.x / kPartialColumns; tile < num_tiles; tile += kPartialTiles) {
+      sum += in[tile * stride + column];
+    }
   }
-  warp_sums[warp][lane] = sum;
+  EPS_UNROLL
+  for (int distance = kWarpSize / 2; distance >= kPartialColumns; distance /= 2) {
+    sum += __shfl_xor_sync(kWarpMask, sum, distance);
+  }
+  if (lane < kPartialColumns) warp_sums[warp][lane] = sum;
   __syncthreads();
-  if (warp > 0 || column >= N) return;
+  if (!stores) return;
   float total = 0;
   EPS_UNROLL
   for (int i = 0; i < kPartialWarps; ++i) total += warp_sums[i][lane];
-  float* out = blockIdx.y == 0 ? first_out : second_out;
-  out[column] += total;
+  out[column] = before + total;
 }
 
 }  // namespace
@@ -50,7 +61,7 @@ void AddPartials(KernelQueue& queue, const float* partials, int64_t num_tiles, i
                  float* second_out) {
   const int64_t outs = second_out == nullptr ? 1 : 2;
   Launch(queue, "AddPartials",
-         {.blocks_x = CeilDiv(N, kWarpSize), .blocks_y = outs, .threads = kPartialWarps * kWarpSize},
+         {.blocks_x = CeilDiv(N, kPartialColumns), .blocks_y = outs, .threads = kPartialWarps * kWarpSize},
          &AddPartialsKernel, partials, num_tiles, outs * N, N, out, second_out);
 }
 

@@ -26,9 +26,32 @@ __device__ T* DynamicShared() {
   return reinterpret_cast<T*>(dynamic_shared_memory);
 }
 
+// Begins to copy kBytes, 4 or 16 and aligned to as much, into shared memory; where not `there`, it is filled with 0. No
+// register waits for it. The calling thread sees the bytes once it has waited (WaitForCopies); the block's other threads do
+// behind a barrier after that.
+template <int kBytes>
+__device__ __forceinline__ void BeginCopy(void* shared, const void* from, bool there) {
+  const unsigned to = static_cast<unsigned>(__cvta_generic_to_shared(shared)), bytes = there ? kBytes : 0;
+  if constexpr (kBytes == 16) {
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes) : "memory");
+  } else {
+    asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::"r"(to), "l"(from), "n"(kBytes), "r"(bytes)
+                 : "memory");
+  }
+}
+// Those that the thread has begun since the last call are a group.
+__device__ __forceinline__ void EndCopyGroup() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+// For all of the thread's groups but the last kLeft.
+template <int kLeft>
+__device__ __forceinline__ void WaitForCopies() {
+  asm volatile("cp.async.wait_group %0;" ::"n"(kLeft) : "memory");
+}
+
 }  // namespace eps::worker::cuda
 
 #else
+
+#include <cstring>
 
 #include "gpu_worker/device/cuda/emulator/grid.h"
 
@@ -42,6 +65,14 @@ template <typename T>
 T* DynamicShared() {
   return static_cast<T*>(emulator::DynamicSharedMemory());
 }
+
+template <int kBytes>
+void BeginCopy(void* shared, const void* from, bool there) {
+  there ? std::memcpy(shared, from, kBytes) : std::memset(shared, 0, kBytes);
+}
+inline void EndCopyGroup() {}
+template <int kLeft>
+void WaitForCopies() {}
 
 }  // namespace eps::worker::cuda
 

@@ -1,5 +1,7 @@
 #include "gpu_worker/device/cuda/softmax.h"
 
+#include <algorithm>
+#include <bit>
 #include <cfloat>
 #include <cmath>
 #include <cstdint>
@@ -8,6 +10,7 @@
 #include "gpu_worker/device/cuda/act_dispatch.h"
 #include "gpu_worker/device/cuda/device_code.h"
 #include "gpu_worker/device/cuda/launch.h"
+#include "gpu_worker/device/cuda/row_packs.h"
 #include "gpu_worker/device/cuda/simt.h"
 #include "gpu_worker/device/kernels.h"
 
@@ -16,34 +19,118 @@ namespace {
 
 constexpr int kRowThreads = 256;
 
+// exp(x) for x <= 0, within a few roundings of x; 0 from exp(-87) down, beside the row's largest, which is 1.
+__device__ __forceinline__ float ExpOf(float x) {
+  constexpr float kLog2E = 1.44269504f;
+#ifdef __CUDACC__
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x * kLog2E));
+  return y;
+#else
+  return exp2f(x * kLog2E);
+#endif
+}
+
+// Of some logits, exp(logit - max) summed up: they are read once, and whoever has other ones need not be asked for the
+// largest before. A NaN is no maximum, and shows up in the sum.
+struct ExpSum {
+  float max = -FLT_MAX, sum = 0;
+};
+// The same sum where the maximum is `max` or less.
+__device__ __forceinline__ float SumAt(const ExpSum& of, float max) { return of.sum * ExpOf(of.max - max); }
+__device__ __forceinline__ ExpSum WarpExpSum(const ExpSum& of_lane) {
+  const float max = WarpMax(of_lane.max);
+  return {max, WarpSum(SumAt(of_lane, max))};
+}
+
+constexpr int kMaxChunkThreads = 512;
+// Of a row's block: so many that a chunk of usual size, 4096, is loaded at once; see kPacksAtOnce.
+int ThreadsOfChunk(int64_t chunk) {
+  return static_cast<int>(std::min<int64_t>(kMaxChunkThreads, CeilDiv(chunk, kWarpColumns) * kWarpSize));
+}
+
+// Elements of -inf, whose exp adds nothing.
+template <typename T>
+__device__ __forceinline__ PackWords<T> NothingWords() {
+  uint32_t word = std::bit_cast<uint32_t>(-INFINITY);
+  if constexpr (sizeof(T) < sizeof(word)) word = FromFloat<T>(-INFINITY).bits * 0x10001u;
+  PackWords<T> words;
+  for (uint32_t& each : words) each = word;
+  return words;
+}
+
+// A thread's packs from column `start` on, each `step` behind the one before; behind the chunk's end nothing. With
+// kVector of whole packs alone.
+template <bool kVector, typename T>
+__device__ __forceinline__ RawRow<T, kPacksAtOnce> LoadLogits(const T* x, int start, int step, int chunk) {
+  RawRow<T, kPacksAtOnce> raw;
+  EPS_UNROLL
+  for (int p = 0; p < kPacksAtOnce; ++p) {
+    const int at = start + p * step;
+    raw.words[p] = NothingWords<T>();
+    if constexpr (kVector) {
+      if (at + kPack <= chunk) raw.words[p] = WholeWords(x + at);
+    } else if (at < chunk) {
+      Pack<T> pack;
+      EPS_UNROLL
+      for (int i = 0; i < kPack; ++i) pack.element[i] = at + i < chunk ? x[at + i] : FromFloat<T>(-INFINITY);
+      raw.words[p] = std::bit_cast<PackWords<T>>(pack);
+    }
+  }
+  return raw;
+}
+
 template <typename T, bool kVector>
-__global__ void __launch_bounds__(kRowThreads)
-    SoftmaxChunkKernel(int64_t chunk, int64_t first, int64_t ld, const T* logits, const int32_t* labels, float* row_max,
+__global__ void __launch_bounds__(kMaxChunkThreads, 1024 / kMaxChunkThreads)
+    SoftmaxChunkKernel(int chunk, int64_t first, int64_t ld, const T* logits, const int32_t* labels, float* row_max,
                        float* row_sum, float* target) {
   const int64_t row = blockIdx.x;
   const T* x = logits + row * ld;
-  const float old_max = first == 0 ? -FLT_MAX : row_max[row];
-  float max = old_max;  // the largest that is not NaN: a NaN shows up in the sum
-  for (int64_t at = threadIdx.x * kPack; at < chunk; at += kRowThreads * kPack) {
-    float v[kPack];
-    LoadPack<kVector>(x, at, chunk, v);
-    EPS_UNROLL
-    for (int i = 0; i < kPack; ++i) max = at + i < chunk ? fmaxf(max, v[i]) : max;
+  const int64_t label = labels[row] - first;
+  ExpSum before;
+  if (first != 0) before = {row_max[row], row_sum[row]};
+  ExpSum mine;
+  const int thread = static_cast<int>(threadIdx.x);
+  const int left = kVector ? chunk % kPack : 0;  // of the last pack, an element for each thread
+  if (thread < left) {
+    const float v = ToFloat(x[chunk - left + thread]);
+    mine.max = fmaxf(mine.max, v);
+    mine.sum = ExpOf(v - mine.max);
   }
-  max = BlockMax(max);
-  float sum = 0;
-  for (int64_t at = threadIdx.x * kPack; at < chunk; at += kRowThreads * kPack) {
-    float v[kPack];
-    LoadPack<kVector>(x, at, chunk, v);
+  const int step = static_cast<int>(blockDim.x) * kPack;
+  for (int start = thread * kPack; start < chunk; start += kPacksAtOnce * step) {
+    const RawRow<T, kPacksAtOnce> raw = LoadLogits<kVector>(x, start, step, chunk);
+    float max = mine.max;
     EPS_UNROLL
-    for (int i = 0; i < kPack; ++i) sum += at + i < chunk ? expf(v[i] - max) : 0.0f;
+    for (int p = 0; p < kPacksAtOnce; ++p) {
+      EPS_UNROLL
+      for (int i = 0; i < kPack; ++i) max = fmaxf(max, raw.At(p, i));
+    }
+    mine = {max, SumAt(mine, max)};
+    EPS_UNROLL
+    for (int p = 0; p < kPacksAtOnce; ++p) {
+      float sum = 0;
+      EPS_UNROLL
+      for (int i = 0; i < kPack; ++i) sum += ExpOf(raw.At(p, i) - max);
+      mine.sum += sum;
+    }
   }
-  sum = BlockSum(sum);
-  if (threadIdx.x != 0) return;
-  row_sum[row] = first == 0 ? sum : row_sum[row] * expf(old_max - max) + sum;
+  __shared__ float maxima[kMaxChunkThreads / kWarpSize], sums[kMaxChunkThreads / kWarpSize];
+  mine = WarpExpSum(mine);
+  if (thread % kWarpSize == 0) {
+    maxima[thread / kWarpSize] = mine.max;
+    sums[thread / kWarpSize] = mine.sum;
+  }
+  __syncthreads();
+  if (thread >= kWarpSize) return;
+  ExpSum all;
+  if (thread < static_cast<int>(blockDim.x) / kWarpSize) all = {maxima[thread], sums[thread]};
+  all = WarpExpSum(all);
+  if (thread != 0) return;
+  const float max = fmaxf(before.max, all.max);
+  row_sum[row] = SumAt(before, max) + SumAt(all, max);
   row_max[row] = max;
-  const int64_t at = labels[row] - first;
-  if (at >= 0 && at < chunk) target[row] = ToFloat(x[at]);
+  if (label >= 0 && label < chunk) target[row] = ToFloat(x[label]);
 }
 
 template <typename T, bool kVector>
@@ -119,8 +206,8 @@ void SoftmaxChunk(KernelQueue& queue, Dtype act, const SoftmaxChunkArgs& args) {
   ForAct(act, [&](auto type) {
     using T = typename decltype(type)::type;
     ForVector(args.ld, {args.logits}, [&](auto vector) {
-      Launch(queue, "SoftmaxChunk", {.blocks_x = args.M, .threads = kRowThreads},
-             &SoftmaxChunkKernel<T, decltype(vector)::value>, args.chunk, args.first, args.ld,
+      Launch(queue, "SoftmaxChunk", {.blocks_x = args.M, .threads = ThreadsOfChunk(args.chunk)},
+             &SoftmaxChunkKernel<T, decltype(vector)::value>, static_cast<int>(args.chunk), args.first, args.ld,
              static_cast<const T*>(args.logits), args.labels, args.row_max, args.row_sum, args.target);
     });
   });
