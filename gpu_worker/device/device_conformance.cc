@@ -92,6 +92,28 @@ TEST_P(DeviceConformanceTest, HostMemoryIsCopiedThroughAndMayOutliveTheDevice) {
   EXPECT_TRUE(none.bytes.empty());
 }
 
+// A device may copy what is small, and aligned, in another way.
+TEST_P(DeviceConformanceTest, HostMemoryOfAnySizeIsCopiedIn) {
+  constexpr size_t kMost = (size_t{1} << 20) + 16;
+  ASSERT_OK_AND_ASSIGN(std::unique_ptr<Device> other, GetParam().make(2 << 20));
+  ASSERT_OK_AND_ASSIGN(const HostMemory memory, other->NewHostMemory(kMost));
+  ASSERT_OK_AND_ASSIGN(void* at, other->Address({0, 2 << 20}));
+  for (size_t i = 0; i < kMost; ++i) memory.bytes[i] = static_cast<std::byte>(i * 7 + i / 251);
+  Stream& in = other->stream(StreamId::kIn);
+  for (const size_t num_bytes : {size_t{1}, size_t{16}, size_t{4096}, size_t{4100}, size_t{1} << 20, kMost}) {
+    for (const size_t offset : {size_t{0}, size_t{8}, size_t{16}}) {
+      if (offset + num_bytes > kMost) continue;
+      std::vector<std::byte> got(num_bytes + 16, std::byte{1});
+      in.CopyIn(at, absl::MakeConstSpan(got));  // so that what lies behind is known
+      in.CopyIn(at, memory.bytes.subspan(offset, num_bytes));
+      in.CopyOut(absl::MakeSpan(got), at);
+      ASSERT_OK(in.Synchronize());
+      EXPECT_TRUE(std::equal(got.begin(), got.end() - 16, memory.bytes.begin() + offset)) << num_bytes << " " << offset;
+      EXPECT_EQ(std::count(got.end() - 16, got.end(), std::byte{1}), 16) << num_bytes << " " << offset;
+    }
+  }
+}
+
 TEST_P(DeviceConformanceTest, ExpectedMemoryIsCopiedFrom) {
   const SharedSegment pages = NewSharedMemory(3 * 4096 + 100);
   const absl::Span<std::byte> weights = pages.bytes();

@@ -38,8 +38,8 @@ using Streams = std::array<std::unique_ptr<CudaStream>, kNumStreams>;
 class StreamQueue : public ComputeQueue {
  public:
   // All outlive the queue.
-  StreamQueue(GpuRuntime* runtime, CudaStream* stream, const KernelChoices* choices, bool plain_attention)
-      : runtime_(*runtime), stream_(*stream), choices_(*choices), plain_attention_(plain_attention) {}
+  StreamQueue(CudaStream* stream, KernelChoices* choices, bool plain_attention)
+      : stream_(*stream), choices_(*choices), plain_attention_(plain_attention) {}
 
   void Launch(KernelCall call) override {
     EPS_CHECK(call.shape.blocks_x <= kMaxBlocksX && call.shape.blocks_y <= kMaxBlocksY);
@@ -58,7 +58,9 @@ class StreamQueue : public ComputeQueue {
       Refuse(KeyOf(problem));
       return true;  // nothing runs in a stream that failed
     }
-    const absl::StatusOr<bool> takes = runtime_.TakesAttention(problem);
+    // Where nobody has surveyed: in serving, and in tests. An error stays in the stream.
+    if (choices_.TriesLibrary(problem)) stream_.Synchronize().IgnoreError();
+    const absl::StatusOr<bool> takes = choices_.ByLibrary(problem);
     if (takes.ok()) return *takes;
     stream_.Issue([status = takes.status()](GpuStream) { return Annotate(status, "attention"); });
     return true;  // nothing runs in a stream that failed
@@ -77,9 +79,8 @@ class StreamQueue : public ComputeQueue {
         [key](GpuStream) { return absl::InternalError(absl::StrCat(key, ": was not surveyed, and has no choice")); });
   }
 
-  GpuRuntime& runtime_;
   CudaStream& stream_;
-  const KernelChoices& choices_;
+  KernelChoices& choices_;
   const bool plain_attention_;
 };
 
@@ -100,8 +101,7 @@ class CudaDevice : public Device {
         spans_(options.arena_bytes),
         streams_(std::move(streams)),
         choices_(runtime_, options.plain_attention),
-        queue_(runtime_.get(), streams_[static_cast<size_t>(StreamId::kCompute)].get(), &choices_,
-               options.plain_attention),
+        queue_(streams_[static_cast<size_t>(StreamId::kCompute)].get(), &choices_, options.plain_attention),
         kernels_(options.act, &queue_, options.tf32),
         survey_(options.act, &choices_, options.tf32) {
     properties_.name = options.name;

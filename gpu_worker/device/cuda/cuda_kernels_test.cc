@@ -1,14 +1,24 @@
 #include "gpu_worker/device/cuda/cuda_kernels.h"
 
+#include <algorithm>
+#include <cmath>
 #include <cstdint>
+#include <iterator>
+#include <memory>
+#include <numeric>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "common/numeric/philox.h"
 #include "common/tensor/dtype.h"
+#include "common/testing/status_matchers.h"
 #include "gmock/gmock.h"
 #include "gpu_worker/device/cuda/device_dropout.h"
+#include "gpu_worker/device/cuda/elementwise.h"
+#include "gpu_worker/device/cuda/emulator/emulated_runtime.h"
+#include "gpu_worker/device/cuda/emulator/grid.h"
+#include "gpu_worker/device/cuda/gpu_runtime.h"
 #include "gpu_worker/device/cuda/launch.h"
 #include "gpu_worker/device/cuda/matmul_problem.h"
 #include "gpu_worker/device/cuda/sdpa_problem.h"
@@ -214,6 +224,41 @@ TEST(CudaKernelsTest, TheLibraryIsToldTheDocumentsAndWhatIsDropped) {
   backward.dropout = dropout;
   kernels.AttentionBackward(backward);
   expect_told();
+}
+
+// ---- kernels that no conformance case asks for by themselves ----
+
+void RunEmulated(const KernelCall& call) {
+  const std::shared_ptr<GpuRuntime> runtime = NewEmulatedRuntime(GridOrder::kForward, {});
+  ASSERT_OK_AND_ASSIGN(const GpuStream stream, runtime->NewStream());
+  EXPECT_OK(runtime->Launch(stream, call));
+  EXPECT_OK(runtime->Synchronize(stream));
+  runtime->DestroyStream(stream);
+}
+
+TEST(CudaKernelsTest, PacksAreCopiedAndNothingBehindThem) {
+  for (const size_t packs : {1, 127, 128, 129, 1000}) {
+    const size_t words = packs * kCopyPackBytes / sizeof(uint32_t);
+    alignas(64) static uint32_t from[4100], to[4100];
+    std::iota(std::begin(from), std::end(from), 1u);
+    std::fill(std::begin(to), std::end(to), 0u);
+    RunEmulated(CopyPacks(static_cast<int64_t>(packs) * kCopyPackBytes, from, to));
+    for (size_t i = 0; i < 4100; ++i) ASSERT_EQ(to[i], i < words ? from[i] : 0u) << packs << " " << i;
+  }
+}
+
+TEST(CudaKernelsTest, ARowsBiasIsMinusInfinityOutsideOfItsDocument) {
+  constexpr int64_t B = 2, T = 5;
+  const int32_t first[B * T] = {0, 0, 2, 2, 2, 0, 1, 1, 1, 4}, end[B * T] = {2, 2, 5, 5, 5, 1, 4, 4, 4, 5};
+  std::vector<float> bias(B * T * T + 8, 7.0f);
+  RunEmulated(DocumentBias(Dtype::kF32, B, T, {.first = first, .end = end}, bias.data()));
+  for (int64_t row = 0; row < B * T; ++row) {
+    for (int64_t column = 0; column < T; ++column) {
+      const bool seen = column >= first[row] && column < end[row];
+      EXPECT_EQ(bias[static_cast<size_t>(row * T + column)], seen ? 0.0f : -INFINITY) << row << " " << column;
+    }
+  }
+  for (size_t i = B * T * T; i < bias.size(); ++i) EXPECT_EQ(bias[i], 7.0f);
 }
 
 }  // namespace

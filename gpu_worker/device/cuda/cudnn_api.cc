@@ -42,8 +42,9 @@ absl::Status CheckCudnnVersion(size_t version, int sm_major) {
   const size_t least = sm_major >= kBlackwell ? kLeastVersionOfBlackwell : kLeastVersion;
   if (version / 10000 == kMajor && version >= least) return absl::OkStatus();
   const std::string of = sm_major == 0 ? "" : absl::StrCat(" for sm_", sm_major, "x");
-  return absl::FailedPreconditionError(absl::StrCat("cuDNN is ", VersionName(version), "; this build wants ", kMajor,
-                                                    ".x, from ", VersionName(least), " on", of));
+  return absl::FailedPreconditionError(absl::StrCat(
+      "cuDNN is ", VersionName(version), "; this build wants ", kMajor, ".x, from ", VersionName(least), " on", of,
+      "; a newer one's folder may come first in LD_LIBRARY_PATH: PyTorch's packages have nvidia/cudnn/lib"));
 }
 
 absl::StatusOr<std::unique_ptr<CudnnApi>> CudnnApi::Load(const std::string& name) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -116,31 +117,32 @@ absl::StatusOr<std::unique_ptr<CudnnLibrary::Planned>> CudnnLibrary::Plan(const 
   auto planned = std::make_unique<Planned>();
   EPS_ASSIGN_OR_RETURN(planned->forward, PlanDirection(problem, &SdpaForwardGraph));
   EPS_ASSIGN_OR_RETURN(planned->backward, PlanDirection(problem, &SdpaBackwardGraph));
-  EPS_RETURN_IF_ERROR(HoldWorkspace(std::max(planned->forward.workspace_bytes(), planned->backward.workspace_bytes())));
+  EPS_RETURN_IF_ERROR(HoldWorkspace(std::max(planned->forward.workspace_bytes, planned->backward.workspace_bytes)));
   return planned;
 }
 
 absl::StatusOr<CudnnLibrary::Direction> CudnnLibrary::PlanDirection(const SdpaProblem& problem, MakeGraph* make_graph) {
   EPS_ASSIGN_OR_RETURN(const CudnnDescriptor device, CudnnDeviceOf(api_.get(), handle_));
   Direction direction = {.part = problem};
-  int64_t workspace_bytes = 0;
   for (;;) {
     EPS_ASSIGN_OR_RETURN(direction.graph, make_graph(direction.part));
     EPS_ASSIGN_OR_RETURN(direction.plan, CudnnPlan::Make(api_.get(), direction.graph, device));
     const SdpaProblem& part = direction.part;
-    direction.mask_offset_bytes = RoundUp(direction.plan->workspace_bytes(), kMaskAlignBytes);
-    direction.mask_elems = part.dropout > 0 ? part.B * part.H * part.T * part.T : 0;
-    workspace_bytes = direction.workspace_bytes();
+    const int64_t of_a_head = part.B * part.T * part.T * SizeOf(part.act);
+    direction.bias_offset_bytes = RoundUp(direction.plan->workspace_bytes(), kMaskAlignBytes);
+    direction.kept_offset_bytes =
+        RoundUp(direction.bias_offset_bytes + (part.documents ? of_a_head : 0), kMaskAlignBytes);
+    direction.workspace_bytes = direction.kept_offset_bytes + (part.dropout > 0 ? part.H * of_a_head : 0);
     // What is not in proportion makes the first guess one too many, at most.
     const SdpaProblem smaller =
-        CutSmaller(direction.part, workspace_bytes, kAttentionWorkspaceBytes, kMaxAttentionWorkspaceBytes);
-    if (smaller == direction.part) break;
+        CutSmaller(part, direction.workspace_bytes, kAttentionWorkspaceBytes, kMaxAttentionWorkspaceBytes);
+    if (smaller == part) break;
     direction.part = smaller;
   }
-  if (workspace_bytes <= kMaxAttentionWorkspaceBytes) return direction;
+  if (direction.workspace_bytes <= kMaxAttentionWorkspaceBytes) return direction;
   return absl::UnimplementedError(absl::StrCat(direction.part.B, " of ", problem.B, " sequences and ",
                                                direction.part.kv_heads, " of ", problem.kv_heads,
-                                               " heads of keys and values want ", workspace_bytes,
+                                               " heads of keys and values want ", direction.workspace_bytes,
                                                " bytes of workspace; at most ", kMaxAttentionWorkspaceBytes));
 }
 
@@ -168,16 +170,16 @@ absl::Status CudnnLibrary::HoldWorkspace(int64_t num_bytes) {
 }
 
 absl::Status CudnnLibrary::Forward(cudaStream_t stream, const SdpaProblem& problem, const SdpaArrays& arrays,
-                                   EnqueueDropoutMask enqueue_mask) {
-  return Execute(stream, problem, arrays, enqueue_mask, &Planned::forward);
+                                   const SdpaMaskKernels& masks) {
+  return Execute(stream, problem, arrays, masks, &Planned::forward);
 }
 absl::Status CudnnLibrary::Backward(cudaStream_t stream, const SdpaProblem& problem, const SdpaArrays& arrays,
-                                    EnqueueDropoutMask enqueue_mask) {
-  return Execute(stream, problem, arrays, enqueue_mask, &Planned::backward);
+                                    const SdpaMaskKernels& masks) {
+  return Execute(stream, problem, arrays, masks, &Planned::backward);
 }
 
 absl::Status CudnnLibrary::Execute(cudaStream_t stream, const SdpaProblem& problem, const SdpaArrays& arrays,
-                                   EnqueueDropoutMask enqueue_mask, Direction Planned::*which) {
+                                   const SdpaMaskKernels& masks, Direction Planned::*which) {
   MutexLock lock(mu_);
   const auto found = planned_.find(problem);
   if (found == planned_.end() || found->second == nullptr) {
@@ -185,13 +187,24 @@ absl::Status CudnnLibrary::Execute(cudaStream_t stream, const SdpaProblem& probl
   }
   const Direction& direction = (*found->second).*which;
   EPS_RETURN_IF_ERROR(api_->Check(api_->cudnnSetStream(handle_, stream), "cudnnSetStream"));
-  void* const mask = static_cast<char*>(workspace_) + direction.mask_offset_bytes;
-  for (const SdpaPart& part : PartsOf(problem, direction.part, arrays)) {
-    if (direction.mask_elems > 0) {
-      EPS_RETURN_IF_ERROR(enqueue_mask(direction.mask_elems, part.arrays.dropout, mask));
+  const SdpaProblem& like = direction.part;
+  void* const bias = static_cast<char*>(workspace_) + direction.bias_offset_bytes;
+  void* const kept = static_cast<char*>(workspace_) + direction.kept_offset_bytes;
+  std::optional<Documents> in_bias;  // whose bias there is
+  for (const SdpaPart& part : PartsOf(problem, like, arrays)) {
+    if (problem.documents && in_bias != part.arrays.documents) {
+      in_bias = part.arrays.documents;
+      if (in_bias->first == nullptr || in_bias->end == nullptr) {
+        return absl::InvalidArgumentError("attention: no arrays of documents");
+      }
+      EPS_RETURN_IF_ERROR(masks.DocumentBias(like.B, like.T, *in_bias, bias));
     }
-    EPS_ASSIGN_OR_RETURN(const std::vector<SdpaBinding> bindings,
-                         BindSdpa(problem, direction.graph, part.arrays, part.first_kv_head, mask));
+    if (problem.dropout > 0) {
+      EPS_RETURN_IF_ERROR(masks.Kept(like.B * like.H * like.T * like.T, part.arrays.dropout, kept));
+    }
+    EPS_ASSIGN_OR_RETURN(
+        const std::vector<SdpaBinding> bindings,
+        BindSdpa(problem, direction.graph, part.arrays, part.first_kv_head, {.bias = bias, .kept = kept}));
     EPS_RETURN_IF_ERROR(direction.plan->Execute(handle_, bindings, workspace_));
   }
   return absl::OkStatus();

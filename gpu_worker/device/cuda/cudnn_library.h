@@ -25,9 +25,9 @@ namespace eps::worker::cuda {
 
 // Fused attention by cuDNN, on one GPU. A problem is planned when it is first asked about: its kernels are compiled,
 // which takes a second or so, and the workspace is replaced by a larger one if it must be, of at most
-// kMaxAttentionWorkspaceBytes; with KeepWorkspaces the others are held too. Backward
-// holds (sequences, H, T, T) numbers of the compute dtype there, which is what the same bits each time cost; either direction
-// holds as many for dropout. So it runs on as many sequences at once as fit, or on some heads of one.
+// kMaxAttentionWorkspaceBytes; with KeepWorkspaces the others are held too. Backward holds (sequences, H, T, T) numbers of
+// the compute dtype there, which is what the same bits each time cost; either direction holds as many for dropout, and
+// (sequences, T, T) for documents. So it runs on as many sequences at once as fit, or on some heads of one.
 //
 // Threads: safe
 class CudnnLibrary : public FusedAttention {
@@ -40,9 +40,9 @@ class CudnnLibrary : public FusedAttention {
   absl::StatusOr<bool> Takes(const SdpaProblem& problem) override;
   absl::StatusOr<std::string> Algorithm(const SdpaProblem& problem) override;
   absl::Status Forward(cudaStream_t stream, const SdpaProblem& problem, const SdpaArrays& arrays,
-                       EnqueueDropoutMask enqueue_mask) override;
+                       const SdpaMaskKernels& masks) override;
   absl::Status Backward(cudaStream_t stream, const SdpaProblem& problem, const SdpaArrays& arrays,
-                        EnqueueDropoutMask enqueue_mask) override;
+                        const SdpaMaskKernels& masks) override;
   std::string version() const override { return api_->version(); }
   int64_t held_bytes() const override { return held_bytes_; }
   void KeepWorkspaces() override;
@@ -53,9 +53,9 @@ class CudnnLibrary : public FusedAttention {
     SdpaProblem part;
     SdpaGraph graph;
     std::unique_ptr<CudnnPlan> plan;
-    // Behind what the plan wants of the workspace: the part's mask, with dropout.
-    int64_t mask_offset_bytes = 0, mask_elems = 0;
-    int64_t workspace_bytes() const { return mask_offset_bytes + mask_elems * SizeOf(part.act); }
+    // Behind what the plan wants of the workspace, the part's masks: documents' bias, then what dropout keeps.
+    int64_t bias_offset_bytes = 0, kept_offset_bytes = 0;
+    int64_t workspace_bytes = 0;
   };
   struct Planned {
     Direction forward, backward;
@@ -69,7 +69,7 @@ class CudnnLibrary : public FusedAttention {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   absl::Status HoldWorkspace(int64_t num_bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   absl::Status Execute(cudaStream_t stream, const SdpaProblem& problem, const SdpaArrays& arrays,
-                       EnqueueDropoutMask enqueue_mask, Direction Planned::*which);
+                       const SdpaMaskKernels& masks, Direction Planned::*which);
 
   const std::unique_ptr<CudnnApi> api_;
   const int sm_major_;

@@ -354,14 +354,19 @@ TEST_F(CudnnTest, ALibraryThatDoesNotStartTakesNothing) {
   EXPECT_THAT(said, HasSubstr("cudnnCreate: CUDNN_STATUS_"));
 }
 
+class NoMasks : public SdpaMaskKernels {
+ public:
+  absl::Status Kept(int64_t, const DeviceDropout&, void*) const override { return absl::OkStatus(); }
+  absl::Status DocumentBias(int64_t, int64_t, const Documents&, void*) const override { return absl::OkStatus(); }
+};
+
 TEST_F(CudnnTest, AnAnswerOfNoNeedsNoGpuAndStays) {
   ASSERT_OK_AND_ASSIGN(const std::unique_ptr<CudnnLibrary> library, CudnnLibrary::Load(8));
   SdpaProblem problem = Gpt2();
   problem.act = Dtype::kF32;
   EXPECT_THAT(library->Takes(problem), IsOkAndHolds(false));
   EXPECT_THAT(library->Takes(problem), IsOkAndHolds(false));
-  const auto no_mask = [](int64_t, const DeviceDropout&, void*) { return absl::OkStatus(); };
-  EXPECT_THAT(library->Forward(nullptr, problem, {}, no_mask),
+  EXPECT_THAT(library->Forward(nullptr, problem, {}, NoMasks()),
               StatusIs(absl::StatusCode::kFailedPrecondition, "was not planned"));
   EXPECT_EQ(library->held_bytes(), 0);
   problem.H = 0;

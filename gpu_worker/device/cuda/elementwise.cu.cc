@@ -204,9 +204,24 @@ __global__ void DropoutMaskKernel(int64_t n, T* y, DeviceDropout dropout) {
   const int64_t at = PackStart();
   float factors[kPack];
   DropoutFactors(dropout, at, factors);
-  EPS_UNROLL
-  for (int i = 0; i < kPack; ++i) factors[i] = factors[i] == 0 ? 0 : 1;
   StorePack<true>(factors, y, at, n);
+}
+
+template <typename T>
+__global__ void DocumentBiasKernel(int64_t n, int64_t columns, Documents documents, T* y) {
+  const int64_t at = PackStart();
+  int64_t row = at / columns, column = at % columns;  // of all sequences' rows
+  float bias[kPack];
+  EPS_UNROLL
+  for (int i = 0; i < kPack; ++i) {
+    const bool seen = at + i < n && column >= documents.first[row] && column < documents.end[row];
+    bias[i] = seen ? 0.0f : -INFINITY;
+    if (++column == columns) {
+      column = 0;
+      ++row;
+    }
+  }
+  StorePack<true>(bias, y, at, n);
 }
 
 __global__ void SetDropoutKeysKernel(DropoutKeyPack pack, PhiloxKey* out) {
@@ -221,6 +236,16 @@ __global__ void WidenKernel(int64_t n, const From* src, To* dst) {
   float v[kPack];
   LoadPack<true>(src, at, n, v);
   StorePack<true>(v, dst, at, n);
+}
+
+struct alignas(kCopyPackBytes) CopyPack {
+  uint32_t words[kCopyPackBytes / sizeof(uint32_t)];
+};
+constexpr int kCopyThreads = 128;  // few, so that the reads of 64 KiB over a link are spread over 32 multiprocessors
+
+__global__ void CopyPacksKernel(int64_t num_packs, const CopyPack* from, CopyPack* to) {
+  const int64_t at = static_cast<int64_t>(blockIdx.x) * kCopyThreads + threadIdx.x;
+  if (at < num_packs) to[at] = from[at];
 }
 
 // Gradients are passed over in quads of 4 elements, of which a thread takes two, a block's width apart: what a warp stores at
@@ -449,6 +474,22 @@ KernelCall DropoutMask(Dtype act, int64_t n, const DeviceDropout& dropout, void*
     call = MakeCall("DropoutMask", ElementShape(n), &DropoutMaskKernel<T>, n, static_cast<T*>(y), dropout);
   });
   return call;
+}
+
+KernelCall DocumentBias(Dtype act, int64_t B, int64_t T, const Documents& documents, void* y) {
+  KernelCall call;
+  ForAct(act, [&](auto type) {
+    using To = typename decltype(type)::type;
+    call = MakeCall("DocumentBias", ElementShape(B * T * T), &DocumentBiasKernel<To>, B * T * T, T, documents,
+                    static_cast<To*>(y));
+  });
+  return call;
+}
+
+KernelCall CopyPacks(int64_t num_bytes, const void* from, void* to) {
+  const int64_t num_packs = num_bytes / kCopyPackBytes;
+  return MakeCall("CopyPacks", {.blocks_x = CeilDiv(num_packs, kCopyThreads), .threads = kCopyThreads},
+                  &CopyPacksKernel, num_packs, static_cast<const CopyPack*>(from), static_cast<CopyPack*>(to));
 }
 
 KernelCall SetDropoutKeys(const DropoutKeyPack& keys, PhiloxKey* out) {

@@ -30,8 +30,13 @@ void Swiglu(KernelQueue& queue, Dtype act, const SwigluArgs& args);
 void SwigluBackward(KernelQueue& queue, Dtype act, const SwigluBackwardArgs& args);
 // y = dropout(x), act (n); y may be x.
 void ApplyDropout(KernelQueue& queue, Dtype act, int64_t n, const void* x, const DeviceDropout& dropout, void* y);
-// Writes y, act (n): 1 where `dropout` keeps an element, else 0.
+// Writes y, act (n): what `dropout` multiplies each element by, 0 or 1 / (1 - rate).
 KernelCall DropoutMask(Dtype act, int64_t n, const DeviceDropout& dropout, void* y);
+// Writes y, act (B, T, T): 0 where a row's document has the column, else -inf.
+KernelCall DocumentBias(Dtype act, int64_t B, int64_t T, const Documents& documents, void* y);
+// Copies whole packs of 16 bytes, both aligned so; `from` may be host memory that the device reads.
+KernelCall CopyPacks(int64_t num_bytes, const void* from, void* to);
+inline constexpr int64_t kCopyPackBytes = 16;
 // To be launched before what has dropout.
 KernelCall SetDropoutKeys(const DropoutKeyPack& keys, PhiloxKey* out);
 void Widen(KernelQueue& queue, Dtype act, const WidenArgs& args);

@@ -5,18 +5,24 @@
 #include <memory>
 #include <string>
 
-#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "cuda_runtime_api.h"
 #include "gpu_worker/device/cuda/device_dropout.h"
 #include "gpu_worker/device/cuda/sdpa_problem.h"
+#include "gpu_worker/device/kernels.h"
 
 namespace eps::worker::cuda {
 
-// Enqueues in the stream of a call what the library has not: `y`, of (n) elements of the problem's compute dtype, gets 1
-// where `dropout` keeps an element, else 0.
-using EnqueueDropoutMask = absl::FunctionRef<absl::Status(int64_t n, const DeviceDropout& dropout, void* y)>;
+// Enqueues in the stream of a call what the library has not: masks of the problem's compute dtype.
+class SdpaMaskKernels {
+ public:
+  virtual ~SdpaMaskKernels() = default;
+  // y (n) = what `dropout` multiplies each element by: 0, or 1 / (1 - rate).
+  virtual absl::Status Kept(int64_t n, const DeviceDropout& dropout, void* y) const = 0;
+  // y (B, T, T) = 0 where a row's document has the column, else -inf.
+  virtual absl::Status DocumentBias(int64_t B, int64_t T, const Documents& documents, void* y) const = 0;
+};
 
 // Attention by a library, on one GPU.
 //
@@ -31,9 +37,9 @@ class FusedAttention {
   virtual absl::StatusOr<std::string> Algorithm(const SdpaProblem& problem) = 0;
   // Of a problem that it takes; all in one stream, as there is one workspace.
   virtual absl::Status Forward(cudaStream_t stream, const SdpaProblem& problem, const SdpaArrays& arrays,
-                               EnqueueDropoutMask enqueue_mask) = 0;
+                               const SdpaMaskKernels& masks) = 0;
   virtual absl::Status Backward(cudaStream_t stream, const SdpaProblem& problem, const SdpaArrays& arrays,
-                                EnqueueDropoutMask enqueue_mask) = 0;
+                                const SdpaMaskKernels& masks) = 0;
   virtual std::string version() const = 0;
   virtual int64_t held_bytes() const = 0;  // of workspace, outside of the arena
   // From now on a workspace that has become too small is held all the same: graphs that were captured use it.

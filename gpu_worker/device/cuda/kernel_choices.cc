@@ -156,7 +156,7 @@ absl::StatusOr<Choices> KernelChoices::Choose(ChoiceRule rule) {
   Choices choices;
   for (const SdpaProblem& problem : attention_) {
     const std::string key = KeyOf(problem);
-    absl::StatusOr<std::string> algorithm = runtime_->AttentionAlgorithm(problem);
+    absl::StatusOr<std::string> algorithm = library_.Algorithm(problem);
     EPS_RETURN_IF_ERROR_WITH(algorithm.status(), key);
     choices[key] = *std::move(algorithm);
   }
@@ -187,7 +187,7 @@ absl::Status KernelChoices::Follow(const Choices& choices) {
   for (const SdpaProblem& problem : attention_) {
     const std::string key = KeyOf(problem);
     EPS_ASSIGN_OR_RETURN(const std::string chosen, ChosenFor(key, choices));
-    absl::StatusOr<std::string> mine = runtime_->AttentionAlgorithm(problem);
+    absl::StatusOr<std::string> mine = library_.Algorithm(problem);
     EPS_RETURN_IF_ERROR_WITH(mine.status(), key);
     if (*mine == chosen) continue;
     return absl::FailedPreconditionError(absl::StrCat("cannot follow the run's choice for ", key, ": it is \"", chosen,

@@ -11,6 +11,7 @@
 #include "absl/status/statusor.h"
 #include "common/choices/choices.h"
 #include "common/numeric/philox.h"
+#include "gpu_worker/device/cuda/checked_attention.h"
 #include "gpu_worker/device/cuda/cuda_kernels.h"
 #include "gpu_worker/device/cuda/gpu_runtime.h"
 #include "gpu_worker/device/cuda/lt_matmul.h"
@@ -32,7 +33,7 @@ class KernelChoices : public ComputeQueue {
  public:
   // `plain_attention`: whatever the library has, which is not asked.
   explicit KernelChoices(std::shared_ptr<GpuRuntime> runtime, bool plain_attention = false)
-      : runtime_(std::move(runtime)), plain_attention_(plain_attention) {}
+      : runtime_(std::move(runtime)), plain_attention_(plain_attention), library_(runtime_) {}
 
   void Launch(KernelCall) override {}
   void MatMul(const MatMulProblem& problem) override { surveyed_.emplace(LtShapeOf(problem), problem); }
@@ -54,6 +55,10 @@ class KernelChoices : public ComputeQueue {
   bool Covers(const MatMulProblem& problem) const { return !follows_ || surveyed_.count(LtShapeOf(problem)) > 0; }
   bool Covers(const SdpaProblem& problem) const { return !follows_ || attention_.count(problem) > 0; }
 
+  // Whether the library computes this attention; as CheckedAttention's.
+  absl::StatusOr<bool> ByLibrary(const SdpaProblem& problem) { return library_.Takes(problem); }
+  bool TriesLibrary(const SdpaProblem& problem) const { return library_.Tries(problem); }
+
   static constexpr int kMostTried = 8, kRounds = 3, kCallsPerRound = 4;
 
  private:
@@ -62,6 +67,7 @@ class KernelChoices : public ComputeQueue {
 
   const std::shared_ptr<GpuRuntime> runtime_;
   const bool plain_attention_;
+  CheckedAttention library_;
   std::map<LtShape, MatMulProblem> surveyed_;
   std::set<SdpaProblem> attention_;
   bool follows_ = false;

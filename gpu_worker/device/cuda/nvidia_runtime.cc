@@ -2,6 +2,8 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <iterator>
+#include <map>
 #include <memory>
 #include <set>
 #include <string>
@@ -35,6 +37,7 @@ namespace {
 constexpr int kLeastMajor = 8;  // compute capability 8.0, Ampere
 // Of 48 KiB, which what a kernel has for certain counts to as well: at most 1 KiB in ours.
 constexpr int kSharedBytesWithoutAsking = 46 * 1024;
+constexpr int64_t kMostReadByKernel = int64_t{1} << 20;  // more is the copy engine's, which takes no multiprocessor
 // The least driver for the toolkit's major version; in NVIDIA's release notes of each.
 constexpr char kLeastDriver[] = "580";
 static_assert(CUDART_VERSION / 1000 == 13, "kLeastDriver is CUDA 13's");
@@ -91,14 +94,20 @@ absl::Status CheckDriver() {
   return absl::OkStatus();
 }
 
-// An EnqueueDropoutMask.
-struct DropoutMasks {
-  GpuRuntime* runtime;
-  GpuStream stream;
-  Dtype act;
-  absl::Status operator()(int64_t n, const DeviceDropout& dropout, void* y) const {
-    return runtime->Launch(stream, DropoutMask(act, n, dropout, y));
+class MaskKernels : public SdpaMaskKernels {
+ public:
+  MaskKernels(GpuRuntime& runtime, GpuStream stream, Dtype act) : runtime_(runtime), stream_(stream), act_(act) {}
+  absl::Status Kept(int64_t n, const DeviceDropout& dropout, void* y) const override {
+    return runtime_.Launch(stream_, DropoutMask(act_, n, dropout, y));
   }
+  absl::Status DocumentBias(int64_t B, int64_t T, const Documents& documents, void* y) const override {
+    return runtime_.Launch(stream_, cuda::DocumentBias(act_, B, T, documents, y));
+  }
+
+ private:
+  GpuRuntime& runtime_;
+  const GpuStream stream_;
+  const Dtype act_;
 };
 
 class NvidiaRuntime : public GpuRuntime {
@@ -156,9 +165,15 @@ class NvidiaRuntime : public GpuRuntime {
     EPS_RETURN_IF_ERROR_WITH(
         Check(cudaHostAlloc(&memory, static_cast<size_t>(num_bytes), cudaHostAllocDefault), "cudaHostAlloc"),
         absl::StrCat(num_bytes, " bytes of pinned host memory"));
+    MutexLock lock(mu_);
+    host_memory_[static_cast<const std::byte*>(memory)] = num_bytes;
     return memory;
   }
   void FreeHost(void* memory) override {
+    {
+      MutexLock lock(mu_);
+      host_memory_.erase(static_cast<const std::byte*>(memory));
+    }
     if (Use().ok()) cudaFreeHost(memory);
   }
   absl::Status RegisterHost(absl::Span<const std::byte> pages, HostAccess) override {
@@ -195,6 +210,7 @@ class NvidiaRuntime : public GpuRuntime {
 
   absl::Status CopyIn(GpuStream stream, void* device, absl::Span<const std::byte> host) override {
     EPS_RETURN_IF_ERROR(Use());
+    if (IsReadByKernel(host, device)) return Launch(stream, CopyPacks(std::ssize(host), host.data(), device));
     return Check(cudaMemcpyAsync(device, host.data(), host.size(), cudaMemcpyHostToDevice, At(stream)),
                  "cudaMemcpyAsync to the device");
   }
@@ -237,11 +253,11 @@ class NvidiaRuntime : public GpuRuntime {
   }
   absl::Status Attention(GpuStream stream, const SdpaProblem& problem, const SdpaArrays& arrays) override {
     EPS_RETURN_IF_ERROR(Use());
-    return attention_->Forward(At(stream), problem, arrays, DropoutMasks{this, stream, problem.act});
+    return attention_->Forward(At(stream), problem, arrays, MaskKernels(*this, stream, problem.act));
   }
   absl::Status AttentionBackward(GpuStream stream, const SdpaProblem& problem, const SdpaArrays& arrays) override {
     EPS_RETURN_IF_ERROR(Use());
-    return attention_->Backward(At(stream), problem, arrays, DropoutMasks{this, stream, problem.act});
+    return attention_->Backward(At(stream), problem, arrays, MaskKernels(*this, stream, problem.act));
   }
 
   // Relaxed: what other threads do meanwhile, such as pinning memory, is no part of it, and is not refused.
@@ -310,6 +326,19 @@ class NvidiaRuntime : public GpuRuntime {
   static cudaStream_t At(GpuStream stream) { return static_cast<cudaStream_t>(stream.handle); }
   static cudaEvent_t At(GpuEvent event) { return static_cast<cudaEvent_t>(event.handle); }
 
+  // All copies in are one copy engine's, in whatever stream: a few KiB of tokens would wait for all weights that are
+  // being pulled, 13 ms at each step of BERT-Large held whole (an H200). So a kernel reads what is small.
+  bool IsReadByKernel(absl::Span<const std::byte> host, const void* device) {
+    const auto is_aligned = [](const void* start) { return reinterpret_cast<uintptr_t>(start) % kCopyPackBytes == 0; };
+    if (std::ssize(host) > kMostReadByKernel || std::ssize(host) % kCopyPackBytes != 0) return false;
+    if (!is_aligned(host.data()) || !is_aligned(device)) return false;
+    MutexLock lock(mu_);
+    const auto behind = host_memory_.upper_bound(host.data());
+    if (behind == host_memory_.begin()) return false;
+    const auto& [start, num_bytes] = *std::prev(behind);
+    return host.data() + host.size() <= start + num_bytes;
+  }
+
   // CUDA's current device belongs to a thread, and calls come from several.
   absl::Status Use() { return Check(cudaSetDevice(index_), "cudaSetDevice"); }
 
@@ -336,6 +365,7 @@ class NvidiaRuntime : public GpuRuntime {
 
   Mutex mu_;
   std::set<const void*> allowed_ ABSL_GUARDED_BY(mu_);
+  std::map<const std::byte*, int64_t> host_memory_ ABSL_GUARDED_BY(mu_);  // of AllocateHost: bytes, by where they begin
 };
 
 }  // namespace

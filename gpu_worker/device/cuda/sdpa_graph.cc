@@ -70,15 +70,12 @@ class GraphBuilder {
   // What says which probabilities there are.
   void PutMasks() {
     if (p_.documents) {
-      if (!p_.causal) Put(OfColumns(kUidDocumentFirst));
-      Put(OfColumns(kUidDocumentEnd));
+      const Dims dims = {p_.B, 1, p_.T, p_.T};
+      Put({.uid = kUidBias, .type = ElementOf(p_.act), .dims = dims, .strides = DenseStrides(dims)});
     }
     if (drops()) {
       Put({.uid = kUidKept, .type = ElementOf(p_.act), .dims = score_dims(), .strides = DenseStrides(score_dims())});
     }
-  }
-  SdpaTensor OfColumns(int64_t uid) const {
-    return {.uid = uid, .type = ElementType::kI32, .dims = {p_.B, 1, 1, p_.T}, .strides = {p_.T, p_.T, p_.T, 1}};
   }
 
   int64_t Apply(Kind kind, std::vector<int64_t> inputs, int64_t output) {
@@ -97,10 +94,7 @@ class GraphBuilder {
     return Apply(Kind::kSelect, {scores, kUidMasked, seen}, Virtual(score_dims()));
   }
   int64_t MaskDocuments(int64_t scores) {
-    if (!p_.documents) return scores;
-    const int64_t masked = MaskUnless(Kind::kLess, Row(scores), kUidDocumentEnd, scores);
-    // Causal, a row sees nothing behind itself, and so nothing behind its document.
-    return p_.causal ? masked : MaskUnless(Kind::kGreaterEqual, Row(scores), kUidDocumentFirst, masked);
+    return p_.documents ? Apply(Kind::kAdd, {scores, kUidBias}, Virtual(score_dims())) : scores;
   }
   int64_t MaskPositions(int64_t scores) {
     if (!p_.causal) return scores;
@@ -117,10 +111,10 @@ class GraphBuilder {
   void PutNumbers(bool is_backward) {
     const bool columns_behind = is_backward && masks_columns_behind();
     Number(kUidScale, static_cast<float>(p_.scale));
-    if (p_.causal || p_.documents || columns_behind) Number(kUidMasked, -std::numeric_limits<float>::infinity());
+    if (p_.causal || columns_behind) Number(kUidMasked, -std::numeric_limits<float>::infinity());
     if (columns_behind) Number(kUidColumns, static_cast<float>(p_.T), ElementType::kI32);
     if (p_.window > 0) Number(kUidWindow, static_cast<float>(p_.window));
-    if (drops()) Number(kUidKeepScale, static_cast<float>(1 / (1 - p_.dropout)));
+    if (drops()) Number(kUidOne, 1);
   }
   // x, (B, H, T, T), times a tensor or a number.
   int64_t Times(int64_t x, int64_t factor, ElementType type = ElementType::kF32) {
@@ -183,7 +177,7 @@ absl::StatusOr<SdpaGraph> SdpaForwardGraph(const SdpaProblem& problem) {
   g.Apply(Kind::kAdd, {max, g.Apply(Kind::kLog, {sum}, g.Virtual(g.rows()))}, stats);
   const ElementType act = ElementOf(problem.act);
   int64_t p = g.Apply(Kind::kDivide, {exp, sum}, g.Virtual(g.score_dims(), g.drops() ? ElementType::kF32 : act));
-  if (g.drops()) p = g.Times(g.Times(p, kUidKeepScale), kUidKept, act);
+  if (g.drops()) p = g.Times(g.Times(p, kUidOne), kUidKept, act);
   g.Apply(Kind::kMatMul, {p, v}, o);
   return g.Take();
 }
@@ -193,7 +187,7 @@ absl::StatusOr<SdpaGraph> SdpaBackwardGraph(const SdpaProblem& problem) {
   GraphBuilder g(problem);
   g.PutMasks();
   g.PutNumbers(/*is_backward=*/true);
-  const int64_t keep_share = g.Number(kUidKeepShare, static_cast<float>(1 - problem.dropout));
+  const int64_t one = g.Number(kUidOneDelta, 1);
   const int64_t q = g.Put(g.OfQkv(kUidQ, problem.H));
   const int64_t k_transposed = g.Put(Exchanged(g.OfQkv(kUidK, problem.kv_heads)));
   const int64_t v_transposed = g.Put(Exchanged(g.OfQkv(kUidV, problem.kv_heads)));
@@ -207,19 +201,19 @@ absl::StatusOr<SdpaGraph> SdpaBackwardGraph(const SdpaProblem& problem) {
 
   const int64_t d_o_times_o = g.Apply(Kind::kMultiply, {d_o, o}, g.Virtual(g.o_dims()));
   const int64_t of_rows = g.Apply(Kind::kReduceAdd, {d_o_times_o}, g.Virtual(g.rows()));
-  g.Apply(Kind::kMultiply, {of_rows, keep_share}, delta);  // also without dropout: the pattern has it
+  g.Apply(Kind::kMultiply, {of_rows, one}, delta);  // also without dropout: the pattern has it
 
   const int64_t scores = g.MaskDocuments(g.ScaledScores(q, k_transposed));
   const int64_t less_stats = g.Apply(Kind::kSubtract, {scores, stats}, g.Virtual(g.score_dims()));
   const int64_t seen = g.MaskColumnsBehind(g.MaskPositions(less_stats));
   const int64_t p = g.Apply(Kind::kExp, {seen}, g.Virtual(g.score_dims()));
-  g.KvGradient(g.drops() ? g.Times(g.Times(p, kUidKept), kUidKeepScale) : p, d_o, d_v);
+  g.KvGradient(g.drops() ? g.Times(g.Times(p, kUidKept), kUidOne) : p, d_o, d_v);
 
   int64_t d_p = g.Apply(Kind::kMatMul, {d_o, v_transposed}, g.Virtual(g.score_dims()));
   if (g.drops()) d_p = g.Times(d_p, kUidKept);
   const int64_t less_delta = g.Apply(Kind::kSubtract, {d_p, delta}, g.Virtual(g.score_dims()));
   int64_t d_s = g.Times(less_delta, p);
-  if (g.drops()) d_s = g.Times(d_s, kUidKeepScale);
+  if (g.drops()) d_s = g.Times(d_s, kUidOne);
   d_s = g.Times(d_s, kUidScale);
   g.KvGradient(d_s, q, d_k);
 
@@ -229,7 +223,8 @@ absl::StatusOr<SdpaGraph> SdpaBackwardGraph(const SdpaProblem& problem) {
 }
 
 absl::StatusOr<std::vector<SdpaBinding>> BindSdpa(const SdpaProblem& problem, const SdpaGraph& graph,
-                                                  const SdpaArrays& arrays, int64_t first_kv_head, const void* kept) {
+                                                  const SdpaArrays& arrays, int64_t first_kv_head,
+                                                  const SdpaMasks& masks) {
   const int64_t head_bytes = problem.D * SizeOf(problem.act);
   const int64_t first_head = first_kv_head * problem.sharers();
   const int64_t q_bytes = first_head * head_bytes;
@@ -261,12 +256,10 @@ absl::StatusOr<std::vector<SdpaBinding>> BindSdpa(const SdpaProblem& problem, co
         return at(arrays.dqkv, v_bytes);
       case kUidDelta:
         return at(arrays.delta, rows_bytes);
-      case kUidDocumentFirst:
-        return at(arrays.documents.first, 0);
-      case kUidDocumentEnd:
-        return at(arrays.documents.end, 0);
+      case kUidBias:
+        return at(masks.bias, 0);
       case kUidKept:
-        return at(kept, 0);
+        return at(masks.kept, 0);
       default:
         return nullptr;
     }

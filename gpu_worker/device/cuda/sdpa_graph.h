@@ -14,26 +14,28 @@
 // mask; so attention is written out, in the pattern that the library's engines look for:
 //
 //   forward    S  = (Q K^T) scale                       matmul, multiply
-//              S  = S where row < end of the column's document, else -inf        if there are documents
-//              S  = S where row >= its beginning, else -inf                      and not causal
+//              S  = S + bias                            if there are documents
 //              S  = S where row >= column, else -inf                             if causal
 //              S  = S where column + window > row, else -inf                     if there is a window
 //              m  = max S;  e = exp(S - m);  l = sum e                           over columns
 //              stats = m + log l                        so it is our lse
-//              P  = e / l;  P = P keep_scale kept                                the second with dropout
+//              P  = e / l;  P = P one kept                                       the second with dropout
 //              O  = (P, as act) V
-//   backward   delta = (sum over D of dO O) keep_share  an array of its own
+//   backward   delta = (sum over D of dO O) one         an array of its own
 //              P  = exp(masked (S - stats))             again; and where nothing is causal, masked where column < T
-//              dV = (P kept keep_scale, as act)^T dO
-//              dS = (dO V^T kept - delta) P keep_scale scale
+//              dV = (P kept one, as act)^T dO
+//              dS = (dO V^T kept - delta) P one scale
 //              dK = (dS, as act)^T Q;  dQ = dS K
 //
 // The last is for Hopper, where backward computes columns behind a T that is no multiple of 128 as zeros, whose exp(-stats)
 // may be infinite (cudnn-frontend's issue 628). Causal masks hide them.
 //
-// `kept` is an array of ones and zeros, as which probabilities are kept is not the library's to say; keep_scale is
-// 1 / keep_share, and without dropout both are 1. Documents are told by column: of vectors along the rows, some engines take
-// no more than the two, stats and delta, that backward has in any case.
+// `kept` is an array, as which probabilities are kept is not the library's to say: what each is multiplied by, 0 or
+// 1 / (1 - dropout), rounded to act. The front end has ones and zeros there, and the number in place of `one`, its inverse
+// in delta; but backward on Hopper seems to leave that inverse out (cuDNN 9.19 on an H200). The ones are what the pattern
+// still wants. `bias` is an array too, 0 where a row sees a column of its document and else -inf, one for all heads. Two
+// vectors along the columns would say the same, and are taken; but backward on Hopper reads them as if their first element
+// were all (the same).
 //
 // dQ is the product itself. The alternative, fp32 sums that blocks add to in any order, is faster and gives other bits
 // in each run. With fewer heads of keys, dK and dV are made for each head of queries and added.
@@ -57,15 +59,14 @@ enum SdpaUid : int64_t {
   kUidDK,
   kUidDV,
   kUidDelta,
-  kUidDocumentFirst,
-  kUidDocumentEnd,
+  kUidBias,
   kUidKept,
   kUidScale,
   kUidMasked,  // what takes the place of a score that is not seen
   kUidWindow,
   kUidColumns,  // T
-  kUidKeepScale,
-  kUidKeepShare,
+  kUidOne,       // of dropout
+  kUidOneDelta,  // the same, of delta
   kFirstVirtual = 100,
 };
 
@@ -118,10 +119,15 @@ struct SdpaGraph {
 absl::StatusOr<SdpaGraph> SdpaForwardGraph(const SdpaProblem& problem);
 absl::StatusOr<SdpaGraph> SdpaBackwardGraph(const SdpaProblem& problem);
 
+// Arrays of one part that are no arguments: made for the call. Null, each: the problem has none.
+struct SdpaMasks {
+  const void* bias = nullptr;  // with documents, act (B, T, T): 0 where a row sees a column, else -inf
+  const void* kept = nullptr;  // with dropout, act (B, H, T, T): what each probability is multiplied by
+};
+
 // What a tensor of the graph is bound to: its array. For each tensor of the graph that is neither virtual nor a number.
-// problem: of the whole arrays. graph: of it, or of a part of its heads (CutSmaller). first_kv_head: where the part begins,
-// a multiple of its kv_heads; its queries begin at first_kv_head * sharers(). kept: with dropout, act (B, H, T, T) of the
-// part alone, 1 where a probability is kept and else 0.
+// problem: of the whole arrays. graph: of it, or of a part of its heads (CutSmaller), as masks are. first_kv_head: where the
+// part begins, a multiple of its kv_heads; its queries begin at first_kv_head * sharers().
 //
 // Errors: INVALID_ARGUMENT an array that the graph uses is null
 struct SdpaBinding {
@@ -130,7 +136,7 @@ struct SdpaBinding {
 };
 absl::StatusOr<std::vector<SdpaBinding>> BindSdpa(const SdpaProblem& problem, const SdpaGraph& graph,
                                                   const SdpaArrays& arrays, int64_t first_kv_head = 0,
-                                                  const void* kept = nullptr);
+                                                  const SdpaMasks& masks = {});
 
 }  // namespace eps::worker::cuda
 

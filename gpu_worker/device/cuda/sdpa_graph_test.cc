@@ -113,8 +113,7 @@ TEST(SdpaGraphTest, MasksAreOnlyThereWhereTheyAreAskedFor) {
       EXPECT_EQ(Count(graph, Kind::kGreater), greater);
       EXPECT_EQ(Count(graph, Kind::kGreaterEqual), greater_equal);
       EXPECT_EQ(Count(graph, Kind::kSelect), less + greater + greater_equal);
-      EXPECT_EQ(RealUids(graph).count(kUidDocumentEnd), problem.documents ? 1u : 0u);
-      EXPECT_EQ(RealUids(graph).count(kUidDocumentFirst), problem.documents && !problem.causal ? 1u : 0u);
+      EXPECT_EQ(RealUids(graph).count(kUidBias), problem.documents ? 1u : 0u);
       const bool masks = less + greater + greater_equal > 0;
       EXPECT_EQ(std::any_of(graph.tensors.begin(), graph.tensors.end(),
                             [](const SdpaTensor& tensor) { return tensor.uid == kUidMasked; }),
@@ -125,12 +124,12 @@ TEST(SdpaGraphTest, MasksAreOnlyThereWhereTheyAreAskedFor) {
     problem.window = 3;
     expect_masks(problem, 0, 1, 1);
     problem.documents = true;
-    expect_masks(problem, 1, 1, 1);
+    expect_masks(problem, 0, 1, 1);
     problem.window = 0;
-    expect_masks(problem, 1, 0, 1);
+    expect_masks(problem, 0, 0, 1);
     problem.causal = false;
     problem.T = 128;  // else backward masks what is behind it
-    expect_masks(problem, 1, 0, 1);
+    expect_masks(problem, 0, 0, 0);
     problem.documents = false;
     expect_masks(problem, 0, 0, 0);
   }
@@ -161,46 +160,46 @@ TEST(SdpaGraphTest, TheOrderIsThatOfTheLibrarysFrontEnd) {
   ASSERT_OK_AND_ASSIGN(const SdpaGraph forward, SdpaForwardGraph(problem));
   EXPECT_THAT(kinds(forward),
               ElementsAre(Kind::kMatMul, Kind::kMultiply,                                           // Q K^T, scale
-                          Kind::kRowIndex, Kind::kLess, Kind::kSelect,                              // documents
+                          Kind::kAdd,                                                               // documents
                           Kind::kRowIndex, Kind::kColumnIndex, Kind::kGreaterEqual, Kind::kSelect,  // causal
                           Kind::kColumnIndex, Kind::kAdd, Kind::kRowIndex, Kind::kGreater, Kind::kSelect,  // window
                           Kind::kReduceMax, Kind::kSubtract, Kind::kExp, Kind::kReduceAdd, Kind::kLog, Kind::kAdd,
-                          Kind::kDivide, Kind::kMultiply, Kind::kMultiply,  // keep_scale, kept
+                          Kind::kDivide, Kind::kMultiply, Kind::kMultiply,  // one, kept
                           Kind::kMatMul));
-  EXPECT_EQ(forward.operations[21].inputs[1], kUidKeepScale);
-  EXPECT_EQ(forward.operations[22].inputs[1], kUidKept);
+  EXPECT_EQ(forward.operations[19].inputs[1], kUidOne);
+  EXPECT_EQ(forward.operations[20].inputs[1], kUidKept);
   ASSERT_OK_AND_ASSIGN(const SdpaGraph backward, SdpaBackwardGraph(problem));
   EXPECT_THAT(kinds(backward),
               ElementsAre(Kind::kMultiply, Kind::kReduceAdd, Kind::kMultiply,                       // delta
                           Kind::kMatMul, Kind::kMultiply,                                           // Q K^T, scale
-                          Kind::kRowIndex, Kind::kLess, Kind::kSelect,                              // documents
+                          Kind::kAdd,                                                               // documents
                           Kind::kSubtract,                                                          // stats
                           Kind::kRowIndex, Kind::kColumnIndex, Kind::kGreaterEqual, Kind::kSelect,  // causal
                           Kind::kColumnIndex, Kind::kAdd, Kind::kRowIndex, Kind::kGreater, Kind::kSelect,  // window
-                          Kind::kExp, Kind::kMultiply, Kind::kMultiply,                      // kept, keep_scale
-                          Kind::kReshape, Kind::kMatMul,                                     // dV
+                          Kind::kExp, Kind::kMultiply, Kind::kMultiply,                                    // kept, one
+                          Kind::kReshape, Kind::kMatMul,                                                   // dV
                           Kind::kMatMul, Kind::kMultiply, Kind::kSubtract, Kind::kMultiply,  // dP, kept, delta, P
-                          Kind::kMultiply, Kind::kMultiply,                                  // keep_scale, scale
+                          Kind::kMultiply, Kind::kMultiply,                                  // one, scale
                           Kind::kReshape, Kind::kMatMul, Kind::kReshape, Kind::kMatMul));    // dK; dQ
-  EXPECT_EQ(backward.operations[19].inputs[1], kUidKept);
-  EXPECT_EQ(backward.operations[20].inputs[1], kUidKeepScale);
-  EXPECT_EQ(backward.operations[24].inputs[1], kUidKept);
-  EXPECT_EQ(backward.operations[27].inputs[1], kUidKeepScale);
+  EXPECT_EQ(backward.operations[17].inputs[1], kUidKept);
+  EXPECT_EQ(backward.operations[18].inputs[1], kUidOne);
+  EXPECT_EQ(backward.operations[22].inputs[1], kUidKept);
+  EXPECT_EQ(backward.operations[25].inputs[1], kUidOne);
 }
 
-TEST(SdpaGraphTest, DocumentsAreVectorsAlongTheColumns) {
+TEST(SdpaGraphTest, DocumentsAreABiasOfAllHeads) {
   SdpaProblem problem = kProblem;
   problem.documents = true;
   problem.causal = false;
-  ASSERT_OK_AND_ASSIGN(const SdpaGraph graph, SdpaBackwardGraph(problem));
-  for (const int64_t uid : {kUidDocumentFirst, kUidDocumentEnd}) {
-    EXPECT_EQ(graph.tensor(uid).type, ElementType::kI32);
-    EXPECT_THAT(graph.tensor(uid).dims, ElementsAre(2, 1, 1, 6));
-    EXPECT_THAT(graph.tensor(uid).strides, ElementsAre(6, 6, 6, 1));
+  for (const auto make : {&SdpaForwardGraph, &SdpaBackwardGraph}) {
+    ASSERT_OK_AND_ASSIGN(const SdpaGraph graph, make(problem));
+    EXPECT_EQ(graph.tensor(kUidBias).type, ElementType::kBf16);
+    EXPECT_THAT(graph.tensor(kUidBias).dims, ElementsAre(2, 1, 6, 6));
+    EXPECT_THAT(graph.tensor(kUidBias).strides, ElementsAre(36, 36, 6, 1));
   }
 }
 
-TEST(SdpaGraphTest, DropoutIsAMaskAndTwoNumbers) {
+TEST(SdpaGraphTest, DropoutIsAnArrayOfFactors) {
   SdpaProblem problem = kProblem;
   problem.dropout = 0.2;
   ASSERT_OK_AND_ASSIGN(const SdpaGraph forward, SdpaForwardGraph(problem));
@@ -209,12 +208,12 @@ TEST(SdpaGraphTest, DropoutIsAMaskAndTwoNumbers) {
     EXPECT_EQ(graph.tensor(kUidKept).type, ElementType::kBf16);
     EXPECT_THAT(graph.tensor(kUidKept).dims, ElementsAre(2, 4, 6, 6));
     EXPECT_THAT(graph.tensor(kUidKept).strides, ElementsAre(144, 36, 6, 1));
-    EXPECT_EQ(graph.tensor(kUidKeepScale).value, 1.25f);
+    EXPECT_EQ(graph.tensor(kUidOne).value, 1.0f);
   }
-  EXPECT_EQ(backward.tensor(kUidKeepShare).value, 0.8f);
+  EXPECT_EQ(backward.tensor(kUidOneDelta).value, 1.0f);
   ASSERT_OK_AND_ASSIGN(const SdpaGraph without, SdpaBackwardGraph(kProblem));
   EXPECT_EQ(RealUids(without).count(kUidKept), 0u);
-  EXPECT_EQ(without.tensor(kUidKeepShare).value, 1.0f);
+  EXPECT_EQ(without.tensor(kUidOneDelta).value, 1.0f);
 }
 
 TEST(SdpaGraphTest, SharedHeadsAreFewer) {
@@ -302,13 +301,12 @@ TEST(SdpaGraphTest, ArraysAreBoundToTheirTensors) {
   problem.causal = false;
   ASSERT_OK_AND_ASSIGN(const SdpaGraph masked, SdpaBackwardGraph(problem));
   EXPECT_THAT(BindSdpa(problem, masked, arrays), StatusIs(absl::StatusCode::kInvalidArgument, "no array"));
-  const int32_t first = 0, end = 0;
-  const uint16_t kept = 0;
-  arrays.documents = {.first = &first, .end = &end};
-  EXPECT_THAT(BindSdpa(problem, masked, arrays), StatusIs(absl::StatusCode::kInvalidArgument, "no array"));
-  ASSERT_OK_AND_ASSIGN(bindings, BindSdpa(problem, masked, arrays, 0, &kept));
-  EXPECT_EQ(bound(kUidDocumentFirst), &first);
-  EXPECT_EQ(bound(kUidDocumentEnd), &end);
+  const uint16_t bias = 0, kept = 0;
+  for (const SdpaMasks& masks : {SdpaMasks{.bias = &bias}, SdpaMasks{.kept = &kept}}) {
+    EXPECT_THAT(BindSdpa(problem, masked, arrays, 0, masks), StatusIs(absl::StatusCode::kInvalidArgument, "no array"));
+  }
+  ASSERT_OK_AND_ASSIGN(bindings, BindSdpa(problem, masked, arrays, 0, {.bias = &bias, .kept = &kept}));
+  EXPECT_EQ(bound(kUidBias), &bias);
   EXPECT_EQ(bound(kUidKept), &kept);
 }
 
@@ -337,8 +335,13 @@ struct Data {
         end.push_back(static_cast<int32_t>(std::min(start + 3, p.T)));
       }
     }
+    for (int64_t b = 0; b < p.B; ++b) {
+      for (int64_t t = 0; t < p.T; ++t) {
+        for (int64_t column = 0; column < p.T; ++column) bias.push_back(InDocument(b, t, column) ? 0 : -INFINITY);
+      }
+    }
     for (int64_t i = 0; i < p.B * p.H * p.T * p.T; ++i) {
-      kept.push_back(std::bernoulli_distribution(1 - p.dropout)(random) ? 1 : 0);
+      kept.push_back(std::bernoulli_distribution(1 - p.dropout)(random) ? static_cast<float>(1 / (1 - p.dropout)) : 0);
     }
   }
 
@@ -351,29 +354,37 @@ struct Data {
     return static_cast<size_t>(((b * problem.T + t) * problem.H + h) * problem.D + e);
   }
   size_t Row(int64_t b, int64_t h, int64_t t) const { return static_cast<size_t>((b * problem.H + h) * problem.T + t); }
+  bool InDocument(int64_t b, int64_t row, int64_t column) const {
+    const size_t at = static_cast<size_t>(b * problem.T + row);
+    return column >= first[at] && column < end[at];
+  }
   bool Sees(int64_t b, int64_t row, int64_t column) const {
     if (problem.causal && column > row) return false;
     if (problem.window > 0 && row - column >= problem.window) return false;
-    const size_t at = static_cast<size_t>(b * problem.T + row);
-    return !problem.documents || (column >= first[at] && column < end[at]);
+    return !problem.documents || InDocument(b, row, column);
   }
   double Factor(int64_t b, int64_t h, int64_t row, int64_t column) const {
     const size_t at = Row(b, h, row) * static_cast<size_t>(problem.T) + static_cast<size_t>(column);
-    return problem.dropout > 0 ? kept[at] / (1 - problem.dropout) : 1;
+    return problem.dropout > 0 ? kept[at] : 1;
   }
   SdpaArrays arrays() {
     return {.qkv = qkv.data(),
             .o = o.data(),
             .lse = lse.data(),
-            .documents = {.first = first.data(), .end = end.data()},
             .d_o = d_o.data(),
             .dqkv = dqkv.data(),
             .delta = delta.data()};
   }
 
+  // Of a part that begins at this sequence, and of which `kept` begins at this element.
+  SdpaMasks Masks(int64_t sequence = 0, int64_t element = 0) const {
+    return {.bias = &bias[static_cast<size_t>(sequence * problem.T * problem.T)],
+            .kept = &kept[static_cast<size_t>(element)]};
+  }
+
   const SdpaProblem problem;
   std::vector<int32_t> first, end;
-  std::vector<float> qkv, d_o, dqkv, o, lse, delta, kept;
+  std::vector<float> qkv, d_o, dqkv, o, lse, delta, bias, kept;
 };
 
 struct Expected {
@@ -430,13 +441,13 @@ void ExpectComputesAttention(const SdpaProblem& problem) {
   const Expected want = Define(data);
   ASSERT_OK_AND_ASSIGN(const SdpaGraph forward, SdpaForwardGraph(problem));
   ASSERT_OK_AND_ASSIGN(const std::vector<SdpaBinding> of_forward,
-                       BindSdpa(problem, forward, data.arrays(), 0, data.kept.data()));
+                       BindSdpa(problem, forward, data.arrays(), 0, data.Masks()));
   RunSdpaGraph(forward, of_forward);
   ExpectNear(data.o, want.o, "o");
   ExpectNear(data.lse, want.lse, "lse");
   ASSERT_OK_AND_ASSIGN(const SdpaGraph backward, SdpaBackwardGraph(problem));
   ASSERT_OK_AND_ASSIGN(const std::vector<SdpaBinding> of_backward,
-                       BindSdpa(problem, backward, data.arrays(), 0, data.kept.data()));
+                       BindSdpa(problem, backward, data.arrays(), 0, data.Masks()));
   RunSdpaGraph(backward, of_backward);
   ExpectNear(data.dqkv, want.dqkv, "dqkv");
 }
@@ -471,13 +482,14 @@ void ExpectPartsGiveTheBitsOf(const SdpaProblem& whole, const SdpaProblem& part)
   for (const auto make : {&SdpaForwardGraph, &SdpaBackwardGraph}) {
     ASSERT_OK_AND_ASSIGN(const SdpaGraph of_whole, make(whole));
     ASSERT_OK_AND_ASSIGN(const std::vector<SdpaBinding> bindings,
-                         BindSdpa(whole, of_whole, together.arrays(), 0, together.kept.data()));
+                         BindSdpa(whole, of_whole, together.arrays(), 0, together.Masks()));
     RunSdpaGraph(of_whole, bindings);
     ASSERT_OK_AND_ASSIGN(const SdpaGraph of_part, make(part));
     for (const SdpaPart& each : PartsOf(whole, part, apart.arrays())) {
-      ASSERT_OK_AND_ASSIGN(
-          const std::vector<SdpaBinding> of_each,
-          BindSdpa(whole, of_part, each.arrays, each.first_kv_head, &apart.kept[each.arrays.dropout.first_element]));
+      const int64_t element = each.arrays.dropout.first_element;
+      const SdpaMasks masks = apart.Masks(element / (whole.H * whole.T * whole.T), element);
+      ASSERT_OK_AND_ASSIGN(const std::vector<SdpaBinding> of_each,
+                           BindSdpa(whole, of_part, each.arrays, each.first_kv_head, masks));
       RunSdpaGraph(of_part, of_each);
     }
   }

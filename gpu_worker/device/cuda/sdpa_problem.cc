@@ -94,7 +94,7 @@ absl::Status CheckFusedAttention(const SdpaProblem& p, int sm_major) {
 
 SdpaProblem CutSmaller(const SdpaProblem& p, int64_t workspace_bytes, int64_t most_of_several, int64_t most_of_one) {
   SdpaProblem cut = p;
-  cut.B = LargestPart(p.B, p.documents ? p.T : p.H * p.T, workspace_bytes, most_of_several);
+  cut.B = LargestPart(p.B, p.H * p.T, workspace_bytes, most_of_several);
   if (cut.B < p.B) return cut;
   // Some heads of each sequence would have rows' sums with gaps between them.
   if (p.B > 1) return p;

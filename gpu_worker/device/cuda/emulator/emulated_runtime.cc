@@ -329,17 +329,29 @@ class EmulatedRuntime : public GpuRuntime {
       like = CutSmaller(like, like.B, 1, 1);         // a sequence
       like = CutSmaller(like, like.kv_heads, 1, 1);  // a head
     }
-    EPS_ASSIGN_OR_RETURN(const SdpaGraph graph, make_graph(like));
-    const int64_t mask_elems = problem.dropout > 0 ? like.B * like.H * like.T * like.T : 0;
+    EPS_ASSIGN_OR_RETURN(SdpaGraph graph, make_graph(like));
+    for (SdpaTensor& tensor : graph.tensors) {
+      const bool errs = traits_.errs_in_dropout && tensor.uid == kUidOneDelta;
+      if (errs) tensor.value = static_cast<float>(1 / (1 - problem.dropout));
+    }
+    // Room for any type.
+    const auto room_for = [](int64_t elems) { return std::make_shared<std::vector<float>>(elems); };
+    const int64_t of_a_head = like.B * like.T * like.T;
     for (const SdpaPart& part : PartsOf(problem, like, arrays)) {
-      auto mask = std::make_shared<std::vector<float>>(mask_elems);  // room for any type
-      if (mask_elems > 0) {
-        EPS_RETURN_IF_ERROR(Launch(stream, DropoutMask(problem.act, mask_elems, part.arrays.dropout, mask->data())));
+      const auto bias = room_for(problem.documents ? of_a_head : 0);
+      const auto kept = room_for(problem.dropout > 0 ? like.H * of_a_head : 0);
+      if (problem.documents) {
+        const KernelCall call = DocumentBias(problem.act, like.B, like.T, part.arrays.documents, bias->data());
+        EPS_RETURN_IF_ERROR(Launch(stream, call));
       }
-      EPS_ASSIGN_OR_RETURN(std::vector<SdpaBinding> bindings,
-                           BindSdpa(problem, graph, part.arrays, part.first_kv_head, mask->data()));
+      if (problem.dropout > 0) {
+        const KernelCall call = DropoutMask(problem.act, like.H * of_a_head, part.arrays.dropout, kept->data());
+        EPS_RETURN_IF_ERROR(Launch(stream, call));
+      }
+      EPS_ASSIGN_OR_RETURN(std::vector<SdpaBinding> bindings, BindSdpa(problem, graph, part.arrays, part.first_kv_head,
+                                                                       {.bias = bias->data(), .kept = kept->data()}));
       At(stream).LaunchOrCapture(
-          [graph, bindings = std::move(bindings), mask = std::move(mask)] { RunSdpaGraph(graph, bindings); });
+          [graph, bindings = std::move(bindings), bias, kept] { RunSdpaGraph(graph, bindings); });
     }
     return absl::OkStatus();
   }
