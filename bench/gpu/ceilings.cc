@@ -271,7 +271,7 @@ struct Product {
   int64_t M, N, K;
 };
 
-// Of a block's four products, for each width, with the tokens of a micro-batch; and a large one, the peak.
+// Of a block's four products, for each width, with the tokens of a micro-batch; and a large one. The fastest is the peak.
 std::vector<Product> Products() {
   constexpr int64_t kTokens = 8192;
   std::vector<Product> products;
@@ -389,7 +389,9 @@ absl::Status Run(const Settings& settings, GpuRuntime& runtime) {
        [&](Json& json) -> absl::Status {
          std::printf("bf16 products by cuBLASLt: M, N, K\n");
          EPS_ASSIGN_OR_RETURN(json["products"], MeasureProducts(settings, runtime, device));
-         json["peak_bf16_tflops"] = json["products"].back()["tflops"];
+         double peak = 0;
+         for (const Json& row : json["products"]) peak = std::max(peak, row["tflops"].get<double>());
+         json["peak_bf16_tflops"] = peak;
          return absl::OkStatus();
        }},
       {"copies within the device",

@@ -98,7 +98,7 @@ def update_bytes(model):
 @dataclasses.dataclass(frozen=True)
 class Ceilings:
     """What this machine was measured to reach; None where it was not measured."""
-    flops: float = None  # bf16 products, 8192^3
+    flops: float = None  # bf16 products, of the fastest shape that was tried
     in_bytes: float = None  # per second from registered memory, in large pieces, while the other way is busy too
     out_bytes: float = None
     in_alone_bytes: float = None  # while it is not

@@ -13,6 +13,7 @@ from pathlib import Path
 import eps_run
 import eps_side
 import gpu_machine
+import kernel_times
 import models
 import processes
 from eps_side import plan_in_short, recomputed_share
@@ -390,6 +391,30 @@ class Bench:
         return Outcome(f"{batch.tokens(m):,} tokens a step in {batch.micro_batches} micro-batches: {said}",
                        [speed_table(m, batch, middle, None)], {"to_never": ratios, "rounds": rounds})
 
+    def kernels(self, deadline):
+        """Where the GPU's time goes, by kernel, in a relay and with everything resident."""
+        if not self.device.startswith("cuda"):
+            return Outcome("no kernels: the device is the processor")
+        library = eps_run.BIN / kernel_times.LIBRARY
+        if not library.exists():
+            raise Failed(f"{library} is not there; ./build --gpu-bundle makes it")
+        m, batch = self.model(models.BERT_LARGE), self.batch(4, 32)
+        self.profile(m, batch, deadline)  # which is not recorded
+        tables, said = [], []
+        for choice, cap in (("relay", self.cap(8 * GIB)), ("resident", self.largest_cap(WHOLE_DEVICE)[0])):
+            folder = self.place.folder / f"kernels-{choice}"
+            with kernel_times.recorded(library, folder):
+                got = self.eps(m, batch, choice, cap, deadline)
+            # Not the first of them, in which the clocks of the daemon and the GPU might part.
+            steps = got["steps"] - 1
+            seconds = sum(got["all_step_seconds"][-steps:])
+            works = kernel_times.steps_of(kernel_times.read(folder), seconds)
+            found, idle = kernel_times.table(f"{m.name}, {choice}, cap {gib(cap):.3g} GiB: {got['step_seconds']:.3f} s "
+                                             f"a step of {got['tokens_per_step']:,} tokens", works, steps, seconds)
+            tables.append(found)
+            said.append(f"{choice}: {idle}")
+        return Outcome("; ".join(said), tables)
+
     def largest(self, deadline):
         """The deepest model of 4,096 wide that the host's memory holds with fp8 moments, a few steps of it under 16 GiB."""
         base, batch, cap = self.model(models.GPT_7B), self.batch(1, 1), self.cap(16 * GIB)
@@ -429,17 +454,18 @@ class Bench:
         return run_and_tell
 
     def parts(self):
-        quick = "compiled,eager,compiled+checkpoint,eager+offload"
+        quick = "eager,compiled,eager+offload,compiled+checkpoint"  # compiling takes longest
         every = "eager,compiled,whole,compiled+autocast,eager+checkpoint,compiled+checkpoint,compiled+offload"
         bert, gpt = self.batch(4, 32), self.batch(4, 8)
         parts = [
-            Part("ceilings", self.measure_ceilings, 30),
+            Part("ceilings", self.measure_ceilings, 45),
             Part("bert-large", self.compare(models.BERT_LARGE, bert, 8 * GIB, quick), 85),
             Part("gpt-1.3b", self.compare(models.GPT_1B, gpt, 8 * GIB, quick), 105),
             Part("bert-large-every-way", self.compare(models.BERT_LARGE, bert, 8 * GIB, every), 190, False),
             Part("gpt-1.3b-every-way", self.compare(models.GPT_1B, gpt, 8 * GIB, every), 250, False),
             Part("exact-bits", self.exact_bits, 95, False),
             Part("graphs", self.graphs, 95, False),
+            Part("kernels", self.kernels, 60, False),
             Part("memory", self.memory, 215, False),
             Part("gpt-7b", self.curve, 130, False),
             Part("gpt-7b-80gib", self.kept, 125, False),

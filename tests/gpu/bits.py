@@ -50,8 +50,10 @@ class Setting:
         return {"precision": form, "model": model}
 
     def refused_by_library(self, why):
-        """Whether the plain kernel is right here, as cuDNN is not asked for this on this GPU."""
-        return self.attention == "dropping" and "dropout is not for the library's" in why
+        """Whether the plain kernel is right here: cuDNN is not asked for this on this GPU, or was found to compute it
+        otherwise."""
+        return self.attention == "dropping" and "dropout" in why and (
+            "is not for the library's" in why or "computes it otherwise" in why)
 
 
 SETTINGS = (Setting("BF16", "fused"), Setting("BF16", "dropping"), Setting("BF16", "plain"), Setting("FP32", "plain"),

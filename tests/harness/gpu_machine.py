@@ -28,6 +28,7 @@ if (ROOT / "lib").is_dir():
 # What the device loads at run time, and the function that tells its version: major * 10000 + minor * 100 + patch.
 LIBRARIES = {"cuBLASLt": ("libcublasLt.so.13", "cublasLtGetVersion"), "cuDNN": ("libcudnn.so.9", "cudnnGetVersion"),
              "NCCL": ("libnccl.so.2", "ncclGetVersion")}
+LEAST_CUDNN = (9, 15, 1)  # of gpu_worker/device/cuda/cudnn_api.cc
 PROBE_SECONDS = 100  # the first load of the libraries, hundreds of MB each, from a cold disk
 ASK_SECONDS = 20
 GROWS_BELOW = 0.8  # of what the host is said to have: a MemTotal that is not only what the kernel keeps
@@ -108,14 +109,33 @@ def system_folders():
     return list(dict.fromkeys(folders))
 
 
+def library_versions(folders, label):
+    """{folder: version} of those that have the library, and from which it can be loaded."""
+    name, function = LIBRARIES[label]
+    found = {}
+    for folder in folders:
+        if (file := Path(folder, name)).exists():
+            env = {**os.environ, "LD_LIBRARY_PATH": f"{folder}:{os.environ.get('LD_LIBRARY_PATH', '')}"}
+            said = ask(sys.executable, LOAD_LIBRARIES, json.dumps({label: (str(file), function)}), env=env) or {}
+            if version := re.match(r"(\d+)\.(\d+)\.(\d+), ", said.get(label, "")):
+                found[folder] = tuple(map(int, version.groups()))
+    return found
+
+
 def use_libraries_of(python):
     """All that is started from now on finds NVIDIA's libraries also where only a Python has them: the one with PyTorch,
     or python3. LD_LIBRARY_PATH comes before the system's folders; these are named in it, so that theirs are taken where
-    both have them."""
+    both have them. But where the cuDNN that would be taken is one that the device refuses, the newest is."""
     wheels = wheel_folders([python, shutil.which("python3") or sys.executable])
     if wheels:
         given = os.environ.get("LD_LIBRARY_PATH", "").split(":")
-        os.environ["LD_LIBRARY_PATH"] = ":".join(dict.fromkeys(filter(None, [*given, *system_folders(), *wheels])))
+        folders = list(dict.fromkeys(filter(None, [*given, *system_folders(), *wheels])))
+        if versions := library_versions(folders, "cuDNN"):
+            newest, first = max(versions, key=versions.get), min(map(folders.index, versions))
+            if versions[folders[first]] < LEAST_CUDNN:
+                folders.remove(newest)
+                folders.insert(first, newest)
+        os.environ["LD_LIBRARY_PATH"] = ":".join(folders)
 
 
 def libraries():

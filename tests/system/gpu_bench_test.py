@@ -16,6 +16,7 @@ os.environ.setdefault("EPS_BIN", str(BIN))  # or gpu_machine would choose
 sys.path.insert(0, str(ROOT / "bench/gpu"))
 
 import eps_side  # noqa: E402
+import kernel_times  # noqa: E402
 import models  # noqa: E402
 import part_report  # noqa: E402
 import parts  # noqa: E402
@@ -383,6 +384,62 @@ class EpsSideTest(ByHandTest):
         daemon.terminate()
         self.assertEqual(daemon.wait(), 0, self.log(daemon))
         self.assertFalse((out / "checkpoints/latest").exists(), "the run was to leave no checkpoint")
+
+
+class KernelTimesTest(SystemTest):
+    """Of what libkernel_times.so leaves: two steps of 10 us, and another process's."""
+
+    NORM = "_ZN3eps6worker4cuda49_GLOBAL__N__599a64fe_16_layer_norm_cu_cc_ef722b1a15LayerNormKernelINS1_7RowCodeEEEvlfPKT"
+    ACTIVATE = "_ZN3eps6worker4cuda12_GLOBAL__N_114ActivateKernelINS1_7ActBf16EEEvPKT_"
+
+    def folder(self, lines):
+        folder = self.work.path / "kernels"
+        folder.mkdir(exist_ok=True)
+        (folder / "7.tsv").write_text("".join(f"{line}\n" for line in lines) + "kernel\t99000\t9")  # cut short
+        (folder / "1.tsv").write_text("")
+        return folder
+
+    def test_a_step_kernel_by_kernel(self):
+        lines = ["# something was refused"]
+        for begin in (0, 10_000):
+            lines += [f"kernel\t{begin}\t{begin + 4000}\t13\t0\t{self.NORM}",
+                      f"copy_in\t{begin}\t{begin + 1000}\t14\t50000\t",
+                      f"kernel\t{begin + 5000}\t{begin + 7000}\t13\t0\tnvjet_sm90",
+                      f"kernel\t{begin + 5000}\t{begin + 5500}\t15\t0\tof another stream"]
+        works = kernel_times.read(self.folder(lines))
+        self.assertEqual(len(works), 8)
+        self.assertEqual(len(kernel_times.steps_of(works, 9e-6)), 4)
+        table, said = kernel_times.table("", works, 2, 20e-6)
+        rows = {row[0]: row[1:] for row in table.rows}
+        self.assertEqual([round(value, 6) for value in rows["LayerNormKernel"]], [1, 0.004, 4, 0.4])
+        self.assertEqual([round(value, 6) for value in rows["nvjet_sm90"]], [1, 0.002, 2, 0.2])
+        self.assertEqual(round(rows["no kernel: between launches"][3], 6), 0.25)  # of 1, 3 and 1 us
+        self.assertEqual(round(rows["no kernel: waits of over 0.1 ms"][3], 6), 0.15)
+        self.assertEqual(rows["copies in, beside them: 50.0 GB/s while copied"][0], 1)
+        self.assertEqual(said, "no kernel runs for 25.0% between launches, and 15.0% in waits")
+
+    def test_names_without_what_surrounds_them(self):
+        names = kernel_times.demangled([self.ACTIVATE, "cudnn_generated_0"])
+        self.assertEqual(kernel_times.short(names[self.ACTIVATE]), "ActivateKernel")
+        self.assertEqual(kernel_times.short(self.NORM), "LayerNormKernel")
+        self.assertEqual(kernel_times.short("void cutlass::Kernel2<cutlass_75_x>(cutlass_75_x::Params)"), "cutlass_75_x")
+        self.assertEqual(kernel_times.short("void cudnn::fusion::matmul_dq<true, 64>(void const*, int)"), "matmul_dq")
+
+    def test_no_records_say_why(self):
+        for lines, why in ((["# libcupti.so of CUDA 13 cannot be loaded"], "libcupti.so of CUDA 13 cannot be loaded"),
+                           ([], "the file is empty")):
+            with self.assertRaisesRegex(Failed, why):
+                kernel_times.read(self.folder(lines))
+        with self.assertRaisesRegex(Failed, "no process left"):
+            kernel_times.read(self.work.path / "not-there")
+
+    def test_only_what_is_started_within_is_recorded(self):
+        with mock.patch.dict(os.environ, {"CUDA_INJECTION64_PATH": "/another.so"}):
+            with kernel_times.recorded("/own.so", self.work.path / "recorded"):
+                self.assertEqual(os.environ["CUDA_INJECTION64_PATH"], "/own.so")
+                self.assertEqual(os.environ["EPS_KERNEL_TIMES"], str(self.work.path / "recorded"))
+            self.assertEqual(os.environ["CUDA_INJECTION64_PATH"], "/another.so")
+            self.assertNotIn("EPS_KERNEL_TIMES", os.environ)
 
 
 class PartReportTest(SystemTest):

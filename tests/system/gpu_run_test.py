@@ -348,6 +348,25 @@ class MachineTest(Scripts):
             self.assertEqual(os.environ["LD_LIBRARY_PATH"].split(":")[:5], ["/own/lib", "/given", "/system", *wheels])
         self.assertEqual(gpu_machine.wheel_folders([self.work.path / "no-python"]), [])
 
+    def test_the_newest_cudnn_comes_before_one_that_is_refused(self):
+        def library(folder, version):
+            (place := self.work.path / folder).mkdir(parents=True)
+            source = f"#include <stddef.h>\nsize_t cudnnGetVersion(void) {{ return {version}; }}\n"
+            subprocess.run(["cc", "-shared", "-fPIC", "-x", "c", "-", "-o", place / "libcudnn.so.9"],
+                           input=source, text=True, check=True)
+            return str(place)
+
+        old, good = library("old", 91400), library("good", 91501)
+        wheel = library("nvidia/cudnn/lib", 91900)
+        python = self.script("python", f"#!/bin/bash\nPYTHONPATH={self.work.path} exec {sys.executable} \"$@\"\n")
+        self.assertEqual(gpu_machine.library_versions(["/none", old, wheel], "cuDNN"),
+                         {old: (9, 14, 0), wheel: (9, 19, 0)})
+        for system, expected in ((old, [wheel, old]), (good, [good, wheel])):
+            with mock.patch.dict(os.environ, {"LD_LIBRARY_PATH": "/own/lib"}), \
+                    mock.patch.object(gpu_machine, "system_folders", lambda: [system]):
+                gpu_machine.use_libraries_of(python)
+                self.assertEqual(os.environ["LD_LIBRARY_PATH"].split(":")[:3], ["/own/lib", *expected])
+
     def test_libraries_are_named_with_their_versions_or_why_not(self):
         self.assertEqual(set(gpu_machine.libraries()), set(gpu_machine.LIBRARIES))
 
