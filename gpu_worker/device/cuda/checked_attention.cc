@@ -52,8 +52,8 @@ SdpaProblem SmallOf(const SdpaProblem& p) {
   small.array_H = small.array_kv_heads = 0;
   if (p.window > 0) small.window = std::min(p.window + 1, small.T / 3);  // of a single column they are, too
   if (p.dropout > 0) small.dropout = kDropped;
-  small.scale =
-      1 / std::sqrt(static_cast<double>(p.D));  // with another the gradients of queries and keys may be all small
+  // With another scale the gradients of queries and keys may be all small.
+  small.scale = 1 / std::sqrt(static_cast<double>(p.D));
   return small;
 }
 

@@ -78,8 +78,8 @@ class TeamWalk {
   // out (C) = the sum of the teams' sums, in order. Every thread of the block calls it, behind its last row.
   template <typename Code>
   __device__ __forceinline__ void Store(const RowPacks<Code::kPacks>& sums, int64_t C, float* out) const {
-    WaitForCopies<
-        0>();  // of rows behind the tile's end: they are 0, but on their way into the memory that is used here
+    // Rows behind the tile's end are 0, but on their way into the memory that is used here.
+    WaitForCopies<0>();
     if (kWide || teams_ == 1) {
       EPS_UNROLL_PACKS
       for (int p = 0; p < Code::kPacks; ++p) StorePack<Code::kVector>(sums.value[p], out, Column(p), C);
