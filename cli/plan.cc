@@ -176,7 +176,7 @@ nlohmann::ordered_json ExplanationJson(const PlanExplanation& explanation) {
                       {"kept", each.kept},
                       {"swapped", each.swapped},
                       {"recomputed", each.recomputed},
-                      {"back_to_back", each.back_to_back}});
+                      {"depth_first", each.depth_first}});
   }
   return {{"blocks", blocks},
           {"hiding_is_known", explanation.hiding_is_known},
@@ -200,7 +200,7 @@ void PrintJson(const WholePlan& plan, const std::optional<PlanExplanation>& expl
                                    {"kept_inner", plan.device.inner.kept},
                                    {"swapped_inner", plan.device.inner.swapped},
                                    {"recomputed_inner", plan.device.inner.recomputed()},
-                                   {"last_block_back_to_back", plan.device.last_block_is_back_to_back()},
+                                   {"depth_first_blocks", plan.device.depth_first_blocks},
                                    {"keeps_logits", plan.device.keeps_logits},
                                    {"buffers", buffers}}},
                                  {"step",

@@ -22,7 +22,7 @@ constexpr int64_t kMoreBytes = int64_t{1} << 30;
 std::vector<BlockPlaces> BlocksOf(const WholePlan& plan) {
   const int64_t items = int64_t{plan.device.max_pass_vnodes} * plan.run.batch.micro_batches;
   const int64_t blocks = plan.device.inner.total / items;
-  const int64_t behind = plan.device.last_block_is_back_to_back() ? 1 : 0;
+  const int64_t behind = plan.device.depth_first_blocks;
   const std::vector<worker::InnerPlace> places = plan.device.PlacesOf(blocks, items);
   std::vector<std::string> names;
   for (const LayerSpec& layer : plan.model.layers) {
@@ -42,7 +42,10 @@ std::vector<BlockPlaces> BlocksOf(const WholePlan& plan) {
       result.push_back(std::move(here));
     }
   }
-  if (behind > 0) result.push_back({.first = names.back(), .last = names.back(), .back_to_back = true});
+  if (behind > 0) {
+    result.push_back(
+        {.first = names[names.size() - static_cast<size_t>(behind)], .last = names.back(), .depth_first = true});
+  }
   return result;
 }
 
@@ -67,7 +70,7 @@ std::optional<double> HidingTokens(const WholePlan& plan, const WholePlan& doubl
 }
 
 std::string PlacesText(const BlockPlaces& blocks) {
-  if (blocks.back_to_back) return "backward right after forward and head, one micro-batch after the other";
+  if (blocks.depth_first) return "depth first: there and back, one micro-batch after the other";
   std::vector<std::string> parts;
   const auto add = [&](int64_t count, absl::string_view what) {
     if (count == 0) return;
@@ -109,7 +112,8 @@ absl::StatusOr<PlanExplanation> Explain(const WholePlanRequest& request, const W
                                         const std::function<void(size_t done, size_t all)>& on_progress) {
   WholePlanRequest doubled = request, more_device = request, more_host = request;
   doubled.run.batch.micro_batches *= 2;
-  const bool device_is_short = request.device_memory_bytes > 0 && plan.device.inner.kept < plan.device.inner.total;
+  const bool device_is_short =
+      request.device_memory_bytes > 0 && (!plan.device.inner.keeps_all() || plan.device.depth_first_blocks > 0);
   const bool host_is_short = request.host_memory_bytes > 0 && plan.device.inner.recomputed() > 0;
   std::vector<const WholePlanRequest*> requests = {&doubled};
   if (device_is_short) {

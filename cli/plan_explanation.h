@@ -16,7 +16,7 @@ namespace eps::cli {
 struct BlockPlaces {
   std::string first, last;                        // layers
   int64_t kept = 0, swapped = 0, recomputed = 0;  // of each block
-  bool back_to_back = false;                      // none of these: each one's backward follows its forward
+  bool depth_first = false;                       // none of these: each micro-batch goes there and back at once
 };
 
 // Why a plan is as it is, and what would make it better; by simulation.

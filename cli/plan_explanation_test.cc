@@ -47,7 +47,7 @@ TEST(PlanExplanationTest, EveryBlockIsToldOnceWithAllOfItsMicroBatches) {
   EXPECT_EQ(explanation.blocks.back().last, "h.7");
   int64_t kept = 0;
   for (const BlockPlaces& blocks : explanation.blocks) {
-    EXPECT_EQ(blocks.kept + blocks.swapped + blocks.recomputed, blocks.back_to_back ? 0 : 4);
+    EXPECT_EQ(blocks.kept + blocks.swapped + blocks.recomputed, blocks.depth_first ? 0 : 4);
     const int64_t count = 1 + std::stoi(blocks.last.substr(2)) - std::stoi(blocks.first.substr(2));
     kept += count * blocks.kept;
   }
@@ -59,18 +59,21 @@ TEST(PlanExplanationTest, EveryBlockIsToldOnceWithAllOfItsMicroBatches) {
   EXPECT_THAT(ExplanationText(explanation, plan), HasSubstr("h.7"));
 }
 
-TEST(PlanExplanationTest, ALastBlockThatIsBackToBackIsToldAsThat) {
+TEST(PlanExplanationTest, BlocksThatAreDepthFirstAreToldAsThat) {
   WholePlanRequest request = RequestFor();
   ASSERT_OK_AND_ASSIGN(const WholePlan most, MakeWholePlan(request));
   request.device_memory_bytes = (3 * most.smallest_cap_bytes + most.device.arena_bytes) / 4;
   ASSERT_OK_AND_ASSIGN(const WholePlan plan, MakeWholePlan(request));
-  ASSERT_TRUE(plan.device.last_block_is_back_to_back());
+  const int blocks = plan.device.depth_first_blocks;
+  ASSERT_GT(blocks, 0);
+  ASSERT_LT(blocks, 8);
   ASSERT_OK_AND_ASSIGN(const PlanExplanation explanation, Explain(request, plan));
   ASSERT_GE(explanation.blocks.size(), 2u);
-  EXPECT_TRUE(explanation.blocks.back().back_to_back);
-  EXPECT_EQ(explanation.blocks.back().first, "h.7");
-  EXPECT_EQ(explanation.blocks[explanation.blocks.size() - 2].last, "h.6");
-  EXPECT_THAT(ExplanationText(explanation, plan), HasSubstr("h.7                          backward right after"));
+  EXPECT_TRUE(explanation.blocks.back().depth_first);
+  EXPECT_EQ(explanation.blocks.back().first, absl::StrCat("h.", 8 - blocks));
+  EXPECT_EQ(explanation.blocks.back().last, "h.7");
+  EXPECT_EQ(explanation.blocks[explanation.blocks.size() - 2].last, absl::StrCat("h.", 7 - blocks));
+  EXPECT_THAT(ExplanationText(explanation, plan), HasSubstr("depth first: there and back"));
 }
 
 TEST(PlanExplanationTest, WhatHasAllThatItCanUseIsSaidToHave) {

@@ -171,7 +171,7 @@ absl::Status Session::Prepare(const DeviceBackend& backend) {
                         {"inner_kept", plan.inner.kept},
                         {"inner_swapped", plan.inner.swapped},
                         {"inner_recomputed", plan.inner.recomputed()},
-                        {"last_block_back_to_back", plan.last_block_is_back_to_back()},
+                        {"depth_first_blocks", plan.depth_first_blocks},
                         {"keeps_logits", plan.keeps_logits},
                         {"boundary_slots", plan.boundary_slots.size()},
                         {"device_arena_bytes", plan.arena_bytes}});

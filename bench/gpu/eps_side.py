@@ -115,7 +115,7 @@ def plan_in_short(planned, measured, host_memory):
     """What became of the inner activations of blocks and micro-batches, and what the plan was made from."""
     device, step = planned["device"], planned["step"]
     return {"kept": device["kept_inner"], "swapped": device["swapped_inner"], "recomputed": device["recomputed_inner"],
-            "last_block_back_to_back": device["last_block_back_to_back"],
+            "depth_first_blocks": device["depth_first_blocks"],
             "predicted_seconds": step["predicted_seconds"], "bound": step["bound"], "from": str(measured),
             "host_memory_bytes": host_memory}
 

@@ -77,11 +77,11 @@ class Planner {
 
   void AddRecompute() {
     RunConfig run = request_.run;
-    const bool back_to_back = baseline_.device.last_block_is_back_to_back();
-    if (back_to_back || baseline_.device.inner.recomputed() < baseline_.device.inner.total) {
+    const bool depth_first = baseline_.device.depth_first_blocks > 0;
+    if (depth_first || baseline_.device.inner.recomputed() < baseline_.device.inner.total) {
       Add(VerifyTopic::kRecompute, "everything recomputed", {"relay.inner=RECOMPUTE"});
     }
-    if (back_to_back || !baseline_.device.inner.keeps_all()) {
+    if (depth_first || !baseline_.device.inner.keeps_all()) {
       run.relay.inner = InnerPolicy::kKeep;
       CheckRoom(Add(VerifyTopic::kRecompute, "nothing recomputed", {"relay.inner=KEEP"}), run);
     }
@@ -95,7 +95,7 @@ class Planner {
     const worker::InnerCounts& inner = baseline_.device.inner;
     const bool is_baseline = request_.run.relay.inner == InnerPolicy::kSwap &&
                              request_.run.relay.boundaries == BoundaryPolicy::kHost && !request_.run.relay.resident;
-    if (!is_baseline && (inner.total > 0 || baseline_.device.last_block_is_back_to_back())) {
+    if (!is_baseline && (inner.total > 0 || baseline_.device.depth_first_blocks > 0)) {
       CheckRoom(Add(VerifyTopic::kSwap, "everything swapped",
                     {"relay.resident=false", "relay.boundaries=HOST", "relay.inner=SWAP"}),
                 run);

@@ -53,14 +53,14 @@ int64_t LeavesBytes(int64_t elems, const PlanNeeds& needs) {
   return elems * needs.num_vnodes * SizeOf(needs.gradients);
 }
 
-// Of the head and a block that is back to back with it, which is the last one that a step leaves.
-int64_t BackToBackElems(const ModelSpec& model) {
+// Of the head and the blocks that are depth first, which may be any: a step may leave the last ones out.
+int64_t DepthFirstElems(const ModelSpec& model, int blocks) {
   int64_t head = 0, block = 0;
   for (const LayerSpec& layer : model.layers) {
     if (layer.kind == LayerKind::kHead) head = layer.trainable_elems;
     if (layer.kind == LayerKind::kBlock) block = std::max(block, layer.trainable_elems);
   }
-  return head + block;
+  return head + blocks * block;
 }
 
 // The daemon's weights in their wire form: both versions of what is trained, the frozen ones once.
@@ -112,6 +112,7 @@ PlanNeeds NeedsOf(const PlanRequest& request) {
     needs.push_elems = std::max(needs.push_elems, layer.trainable_elems);
     if (sizes.kept_logits_bytes > 0) needs.keeping_head_bytes = sizes.backward_scratch_bytes + sizes.kept_logits_bytes;
     if (layer.kind != LayerKind::kBlock) continue;
+    needs.block_wire_bytes = std::max(needs.block_wire_bytes, sizes.wire_bytes);
     needs.block_gradient_bytes = std::max(needs.block_gradient_bytes, sizes.gradient_bytes);
     if (layer.id >= model.lowest_trainable_layer()) ++needs.backward_blocks;
   }
@@ -133,7 +134,7 @@ PlanNeeds NeedsOf(const PlanRequest& request) {
 }
 
 int64_t InnerTotal(const PlanNeeds& needs, const PlanChoice& choice) {
-  return (needs.backward_blocks - (choice.last_block_is_back_to_back ? 1 : 0)) * needs.items;
+  return (needs.backward_blocks - choice.depth_first_blocks) * needs.items;
 }
 
 PlanChoice LeastChoice(const PlanNeeds& needs) {
@@ -144,11 +145,15 @@ PlanChoice LeastChoice(const PlanNeeds& needs) {
     choice.inner_slots = std::max<int64_t>(1, needs.inner_total());  // layers without a backward use one, too
   }
   if (needs.relay.inner == InnerPolicy::kSwap) choice.swapped_inner = needs.inner_total();
-  choice.boundary_slots += needs.boundaries() - needs.most_host_boundaries;
-  if (needs.boundaries_stay() || choice.boundary_slots > needs.most_boundary_slots()) {
-    choice.boundary_slots = needs.most_boundary_slots();
-  }
+  choice.boundary_slots = LeastBoundarySlots(needs, 0);
   return choice;
+}
+
+int64_t LeastBoundarySlots(const PlanNeeds& needs, int64_t depth_first_blocks) {
+  const int64_t most = needs.most_boundary_slots(depth_first_blocks);
+  if (needs.boundaries_stay()) return most;
+  const int64_t beyond_host = needs.waiting_boundaries(depth_first_blocks) - needs.most_host_boundaries;
+  return std::min(most, RelayPlan::LeastBoundarySlots(depth_first_blocks) + std::max<int64_t>(0, beyond_host));
 }
 
 std::vector<int> UsefulGradientSlots(const PlanNeeds& needs) {
@@ -176,9 +181,10 @@ RelayPlan LayArena(const PlanRequest& request, const PlanNeeds& needs, const Pla
   }
   plan.expanded_weights = arena.Take(needs.largest.expanded_bytes);
   plan.gradient_slots = arena.Take(choice.gradient_slots, needs.largest.gradient_bytes);
-  if (choice.last_block_is_back_to_back) {
-    plan.last_block_gradient_slots = arena.Take(choice.gradient_slots, needs.block_gradient_bytes);
-  }
+  plan.depth_first_blocks = choice.depth_first_blocks;
+  if (!plan.resident) plan.depth_first_weight_slots = arena.Take(choice.depth_first_blocks, needs.block_wire_bytes);
+  plan.depth_first_gradient_slots =
+      arena.Take(int64_t{choice.depth_first_blocks} * choice.gradient_slots, needs.block_gradient_bytes);
   plan.push_slots = arena.Take(choice.push_slots, needs.push_elems * SizeOf(PushDtype(needs, choice.gradient_slots)));
   plan.boundary_slots = arena.Take(choice.boundary_slots, needs.boundary_bytes);
   plan.token_slots = arena.Take(RelayPlan::kTokenSlots, needs.token_bytes);
@@ -196,11 +202,9 @@ RelayPlan LayArena(const PlanRequest& request, const PlanNeeds& needs, const Pla
   plan.records = arena.Take(plan.GroupFlagsOffset(needs.forms_groups() ? RelayPlan::kGroupFlagTurns : 0));
   plan.arena_bytes = arena.end_bytes();
 
-  // The head's input goes straight on to the head where the last block is back to back.
-  const int64_t boundaries = needs.boundaries() - (choice.last_block_is_back_to_back ? needs.items : 0);
-  plan.host_boundary_slots =
-      std::max<int64_t>(0, boundaries - (choice.boundary_slots - RelayPlan::kLeastBoundarySlots));
-  if (choice.boundary_slots >= needs.most_boundary_slots()) plan.host_boundary_slots = 0;
+  const int64_t staying = choice.boundary_slots - RelayPlan::LeastBoundarySlots(choice.depth_first_blocks);
+  plan.host_boundary_slots = std::max<int64_t>(0, needs.waiting_boundaries(choice.depth_first_blocks) - staying);
+  if (choice.boundary_slots >= needs.most_boundary_slots(choice.depth_first_blocks)) plan.host_boundary_slots = 0;
   plan.host_boundary_bytes = plan.host_boundary_slots * needs.boundary_bytes;
   plan.host_inner_bytes = choice.swapped_inner * needs.inner_slot_bytes();
   int64_t trainable_elems = 0;
@@ -210,8 +214,8 @@ RelayPlan LayArena(const PlanRequest& request, const PlanNeeds& needs, const Pla
       2 * RoundUp(needs.push_elems * SizeOf(PushDtype(needs, choice.gradient_slots)), kArenaAlignBytes);
   if (needs.num_vnodes > 1) {
     plan.host_redo_push_bytes = all_pushes_bytes;
-    if (choice.last_block_is_back_to_back) {
-      plan.host_push_bytes += LeavesBytes(BackToBackElems(*request.model), needs);
+    if (choice.depth_first_blocks > 0) {
+      plan.host_push_bytes += LeavesBytes(DepthFirstElems(*request.model, choice.depth_first_blocks), needs);
     }
   }
   plan.host_push_bytes = std::min(plan.host_push_bytes, all_pushes_bytes);

@@ -45,12 +45,13 @@ struct PlanNeeds {
   int64_t boundary_bytes = 0;
   int64_t token_bytes = 0;
   int64_t rotary_bytes = 0;
-  int64_t num_layers = 0;            // embedding and head included
-  int64_t items = 0;                 // micro-batches of a pass
-  int64_t backward_blocks = 0;       // blocks that have a backward
-  int64_t block_gradient_bytes = 0;  // of the largest block
-  int64_t keeping_head_bytes = 0;    // scratch of a head that keeps its logits; 0: it computes none twice
-  int64_t push_elems = 0;            // of the layer that pushes most
+  int64_t num_layers = 0;        // embedding and head included
+  int64_t items = 0;             // micro-batches of a pass
+  int64_t backward_blocks = 0;   // blocks that have a backward
+  int64_t block_wire_bytes = 0;  // of the largest block, these two
+  int64_t block_gradient_bytes = 0;
+  int64_t keeping_head_bytes = 0;  // scratch of a head that keeps its logits; 0: it computes none twice
+  int64_t push_elems = 0;          // of the layer that pushes most
   Dtype gradients = Dtype::kF32;
   int num_vnodes = 1;  // of the run
   int max_pass_vnodes = 1;
@@ -59,17 +60,22 @@ struct PlanNeeds {
 
   // The input of every layer but the first, of each micro-batch of a pass.
   int64_t boundaries() const { return (num_layers - 1) * items; }
+  // Those that wait for something: what a block that is depth first gives goes straight on.
+  int64_t waiting_boundaries(int64_t depth_first_blocks) const { return boundaries() - depth_first_blocks * items; }
   // A gradient takes the place of the input that the turn before has read. No fewer than the least, which every pass uses.
-  int64_t most_boundary_slots() const { return std::max<int64_t>(boundaries() + 1, RelayPlan::kLeastBoundarySlots); }
+  int64_t most_boundary_slots(int64_t depth_first_blocks) const {
+    return std::max(waiting_boundaries(depth_first_blocks) + depth_first_blocks + 1,
+                    RelayPlan::LeastBoundarySlots(depth_first_blocks));
+  }
   int64_t inner_slot_bytes() const { return RoundUp(largest.inner_bytes, kArenaAlignBytes); }
   int64_t boundary_slot_bytes() const { return RoundUp(boundary_bytes, kArenaAlignBytes); }
   // Boundaries that the host may hold; what is beyond has a slot.
   int64_t most_host_boundaries = 0;
 
   int64_t inner_total() const { return backward_blocks * items; }  // (block, micro-batch)s that have a backward
-  // Of the last block's forward and backward. Where the run says what becomes of inner activations, it means all.
-  bool may_be_back_to_back() const {
-    return relay.inner == InnerPolicy::kAuto && relay.weight_slots != 1 && backward_blocks > 0 && !forms_groups();
+  // Where the run says what becomes of inner activations, it means all. A group's exchanges go layer by layer.
+  int64_t most_depth_first_blocks() const {
+    return relay.inner == InnerPolicy::kAuto && !forms_groups() ? backward_blocks : 0;
   }
   bool weight_slots_are_free() const { return relay.weight_slots == 0 && !relay.resident && !forms_groups(); }
   bool boundaries_stay() const { return relay.resident || relay.boundaries == BoundaryPolicy::kDevice; }
@@ -86,16 +92,18 @@ struct PlanChoice {
   int weight_slots = 2;
   int gradient_slots = 1;
   int push_slots = 1;
-  bool last_block_is_back_to_back = false;  // with two weight slots and two push slots at least
-  bool keeps_logits = false;                // the head, where it would compute them twice
+  int depth_first_blocks = 0;
+  bool keeps_logits = false;  // the head, where it would compute them twice
 
   friend bool operator==(const PlanChoice&, const PlanChoice&) = default;
 };
 
 // (Block, micro-batch)s of a pass whose inner activations are kept, swapped or recomputed.
 int64_t InnerTotal(const PlanNeeds& needs, const PlanChoice& choice);
-// What takes the least of the device, as far as the run leaves a choice.
+// What takes the least of the device, as far as the run leaves a choice. No block is depth first.
 PlanChoice LeastChoice(const PlanNeeds& needs);
+// Of boundaries, beside so many blocks that are depth first.
+int64_t LeastBoundarySlots(const PlanNeeds& needs, int64_t depth_first_blocks);
 // The depths worth having, rising: 1, then those that make larger subtrees than the one before.
 std::vector<int> UsefulGradientSlots(const PlanNeeds& needs);
 

@@ -21,12 +21,28 @@ std::vector<TreeNode> NodesOf(const RelayPlan& plan, const PassShape& pass) {
 
 }  // namespace
 
-GradientSteps::GradientSteps(const ModelSpec& model, const RelayPlan& plan, const PassShape& pass, StepList& steps)
-    : model_(model), plan_(plan), pass_(pass), steps_(steps), pushed_(NodesOf(plan, pass)) {}
+GradientSteps::GradientSteps(const ModelSpec& model, const RelayPlan& plan, const PassShape& pass, const Turns& turns,
+                             StepList& steps)
+    : model_(model),
+      plan_(plan),
+      pass_(pass),
+      steps_(steps),
+      first_depth_first_(turns.first_depth_first()),
+      pushed_(NodesOf(plan, pass)),
+      gatherings_(1 + static_cast<size_t>(turns.num_depth_first())) {}
+
+size_t GradientSteps::IndexOf(const Turn& turn) const {
+  return turn.depth_first ? 1 + static_cast<size_t>(turn.layer.value() - first_depth_first_) : 0;
+}
+
+void GradientSteps::StartVisit(const Turn& turn) {
+  Gathering& gathering = GatheringOf(turn);
+  gathering = {.sums = {}, .num_nodes = 0, .flags = gathering.flags};
+}
 
 int GradientSteps::SlotOf(const Turn& turn) const {
-  const size_t first = turn.back_to_back ? plan_.gradient_slots.size() : 0;
-  return static_cast<int>(first + gatherings_[IndexOf(turn)].sums.size());
+  const size_t index = IndexOf(turn);
+  return static_cast<int>(index * plan_.gradient_slots.size() + gatherings_[index].sums.size());
 }
 
 // In a frozen layer, too, where kernels add up what nobody reads: else it would grow without bounds.
@@ -48,7 +64,7 @@ void GradientSteps::EndVnode(const Turn& turn) {
   steps_.Add(finish, {},
              {ResourceOf(ResourceKind::kGradient, finish.gradient),
               pass_.in_group() ? ResourceOf(ResourceKind::kGroupOwnFlags, flag_turn_)
-                               : ResourceOf(ResourceKind::kFlags, finish.push)});
+                               : ResourceOf(ResourceKind::kFlags, finish.flags)});
   gathering.sums.push_back({pass_.vnodes[static_cast<size_t>(turn.vnode)], 1});
   while (TopTwoAreSiblings(gathering.sums)) AddTopTwo(turn, node);
   if (gathering.sums.back() != node) return;
@@ -62,19 +78,18 @@ void GradientSteps::EndVnode(const Turn& turn) {
   }
 }
 
-// Two gatherings side by side complete their nodes in turn, so that two slots do.
-int GradientSteps::PushSlot(const Turn& turn) {
-  int& push = GatheringOf(turn).push;
-  if (push < 0) push = std::exchange(next_push_, (next_push_ + 1) % static_cast<int>(plan_.push_slots.size()));
-  return push;
-}
+int GradientSteps::TakePushSlot() { return std::exchange(next_push_, (next_push_ + 1) % num_push_slots()); }
 
 RelayStep GradientSteps::StepOfNode(Kind kind, const Turn& turn, TreeNode node) {
   RelayStep step = StepOfVnode(kind, turn);
   step.node = node;
   step.gradient = SlotOf(turn);
-  step.push = PushSlot(turn);
-  step.flag_turn = pass_.in_group() ? flag_turn_ : -1;
+  if (pass_.in_group()) {
+    step.flag_turn = flag_turn_;
+  } else {
+    const size_t index = IndexOf(turn);
+    step.flags = static_cast<int>(index) * num_push_slots() + gatherings_[index].flags;
+  }
   return step;
 }
 
@@ -91,7 +106,6 @@ void GradientSteps::AddTopTwo(const Turn& turn, TreeNode node) {
   sums.pop_back();
   sums.back().count += right.count;
   RelayStep step = StepOfNode(Kind::kAddGradient, turn, node);
-  step.push = -1;
   step.other_gradient = step.gradient;
   step.gradient = step.other_gradient - 1;
   steps_.Add(step, {ResourceOf(ResourceKind::kGradient, step.other_gradient)},
@@ -100,22 +114,26 @@ void GradientSteps::AddTopTwo(const Turn& turn, TreeNode node) {
 
 void GradientSteps::PushNode(const Turn& turn, TreeNode node) {
   RelayStep emit = StepOfNode(Kind::kEmitGradient, turn, node);
+  emit.push = TakePushSlot();
   steps_.Add(emit, {ResourceOf(ResourceKind::kGradient, emit.gradient)}, {ResourceOf(ResourceKind::kPush, emit.push)});
-  AddPush(turn, node);
+  AddPush(turn, emit);
 }
 
 void GradientSteps::PushLeaf(const Turn& turn, TreeNode leaf) {
   RelayStep emit = StepOfNode(Kind::kEmitLeaf, turn, leaf);
+  emit.push = TakePushSlot();
   steps_.Add(emit, {ResourceOf(ResourceKind::kGradient, emit.gradient)},
-             {ResourceOf(ResourceKind::kPush, emit.push), ResourceOf(ResourceKind::kFlags, emit.push)});
-  AddPush(turn, leaf);
+             {ResourceOf(ResourceKind::kPush, emit.push), ResourceOf(ResourceKind::kFlags, emit.flags)});
+  AddPush(turn, emit);
 }
 
-void GradientSteps::AddPush(const Turn& turn, TreeNode node) {
-  RelayStep push = StepOfNode(Kind::kPush, turn, node);
+void GradientSteps::AddPush(const Turn& turn, const RelayStep& emitted) {
+  RelayStep push = emitted;
+  push.kind = Kind::kPush;
   push.gradient = -1;
-  steps_.Add(push, {ResourceOf(ResourceKind::kPush, push.push), ResourceOf(ResourceKind::kFlags, push.push)}, {});
-  GatheringOf(turn).push = -1;
+  steps_.Add(push, {ResourceOf(ResourceKind::kPush, push.push), ResourceOf(ResourceKind::kFlags, push.flags)}, {});
+  Gathering& gathering = GatheringOf(turn);
+  gathering.flags = (gathering.flags + 1) % num_push_slots();
 }
 
 bool GradientSteps::GivesFirstNode(const Turn& turn) const {
@@ -135,26 +153,27 @@ void GradientSteps::GiveNode(const Turn& turn, TreeNode node) {
   const size_t num_nodes = GatheringOf(turn).num_nodes;
   const int round = static_cast<int>(num_nodes) - 1;
   RelayStep emit = StepOfNode(Kind::kEmitGradient, turn, node);
+  emit.push = TakePushSlot();
   emit.round = round;
   steps_.Add(emit, {ResourceOf(ResourceKind::kGradient, emit.gradient)},
              {ResourceOf(ResourceKind::kPush, emit.push), ResourceOf(ResourceKind::kGroupOwn, 0)});
-  Exchange(turn, round);
+  Exchange(turn, round, emit.push);
   if (num_nodes < pushed_.size()) return;
   // The others may have more nodes than this worker, which then only gets.
-  for (int more = round + 1; more < pass_.group_rounds; ++more) Exchange(turn, more);
+  for (int more = round + 1; more < pass_.group_rounds; ++more) Exchange(turn, more, /*push=*/-1);
   unsummed_ = turn;
   flag_turn_of_unsummed_ = flag_turn_;
   flag_turn_ = (flag_turn_ + 1) % RelayPlan::kGroupFlagTurns;
 }
 
-void GradientSteps::Exchange(const Turn& turn, int round) {
+void GradientSteps::Exchange(const Turn& turn, int round, int push) {
   RelayStep exchange = StepOfVisit(Kind::kExchange, turn);
   exchange.round = round;
   exchange.flag_turn = flag_turn_;
   Resources reads;
-  if (round < static_cast<int>(pushed_.size())) {
+  if (push >= 0) {
     exchange.node = pushed_[static_cast<size_t>(round)];
-    exchange.push = std::exchange(GatheringOf(turn).push, -1);
+    exchange.push = push;
     reads = {ResourceOf(ResourceKind::kPush, exchange.push), ResourceOf(ResourceKind::kGroupOwnFlags, flag_turn_)};
   }
   steps_.Add(exchange, reads,

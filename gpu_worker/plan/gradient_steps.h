@@ -1,7 +1,6 @@
 #ifndef EPS_GPU_WORKER_PLAN_GRADIENT_STEPS_H_
 #define EPS_GPU_WORKER_PLAN_GRADIENT_STEPS_H_
 
-#include <array>
 #include <cstddef>
 #include <optional>
 #include <vector>
@@ -25,10 +24,11 @@ namespace eps::worker {
 class GradientSteps {
  public:
   // All of these outlive it.
-  GradientSteps(const ModelSpec& model, const RelayPlan& plan, const PassShape& pass, StepList& steps);
+  GradientSteps(const ModelSpec& model, const RelayPlan& plan, const PassShape& pass, const Turns& turns,
+                StepList& steps);
 
-  // Of the turn's layer; of the last block, where it is back to back, within the head's.
-  void StartVisit(const Turn& turn) { GatheringOf(turn) = {}; }
+  // Of the turn's layer; of blocks that are depth first, beside the head's.
+  void StartVisit(const Turn& turn);
   void StartVnode(const Turn& turn);
   // Where the vnode in work adds up its gradient.
   int SlotOf(const Turn& turn) const;
@@ -45,31 +45,34 @@ class GradientSteps {
   struct Gathering {
     std::vector<TreeNode> sums;  // partial ones of the node under way, by gradient slot; the vnode in work has the next
     size_t num_nodes = 0;        // that are complete: index into pushed_
-    int push = -1;               // slot of the node under way, whose flags are set leaf by leaf
+    int flags = 0;               // turn of the flags of the node under way, which are set leaf by leaf
   };
-  // Two at most are under way at once.
-  static size_t IndexOf(const Turn& turn) { return turn.back_to_back ? 1 : 0; }
+  // Those of blocks that are depth first are under way beside the head's.
+  size_t IndexOf(const Turn& turn) const;
   Gathering& GatheringOf(const Turn& turn) { return gatherings_[IndexOf(turn)]; }
 
-  int PushSlot(const Turn& turn);
+  int num_push_slots() const { return static_cast<int>(plan_.push_slots.size()); }
+  int TakePushSlot();
   RelayStep StepOfNode(RelayStep::Kind kind, const Turn& turn, TreeNode node);
   bool TopTwoAreSiblings(const std::vector<TreeNode>& sums) const;
   void AddTopTwo(const Turn& turn, TreeNode node);
   void PushNode(const Turn& turn, TreeNode node);
   void PushLeaf(const Turn& turn, TreeNode leaf);
-  void AddPush(const Turn& turn, TreeNode node);
+  void AddPush(const Turn& turn, const RelayStep& emitted);
 
   bool GivesFirstNode(const Turn& turn) const;
   void GiveNode(const Turn& turn, TreeNode node);
-  void Exchange(const Turn& turn, int round);
+  // push: what this worker gives; -1: it only gets
+  void Exchange(const Turn& turn, int round, int push);
   void SumGroup();
 
   const ModelSpec& model_;
   const RelayPlan& plan_;
   const PassShape& pass_;
   StepList& steps_;
-  const std::vector<TreeNode> pushed_;   // of every layer, in order
-  std::array<Gathering, 2> gatherings_;  // by IndexOf
+  const int first_depth_first_;
+  const std::vector<TreeNode> pushed_;  // of every layer, in order
+  std::vector<Gathering> gatherings_;   // by IndexOf
   int next_push_ = 0;
   int flag_turn_ = 0;             // of the present layer
   std::optional<Turn> unsummed_;  // whose rounds are in the list, and not their sum

@@ -17,13 +17,13 @@ std::vector<InnerPlace> SpreadInner(const InnerCounts& of_largest, int64_t total
   return places;
 }
 
-bool InnerFits(const std::vector<InnerPlace>& places, int64_t items, int64_t slots, bool back_to_back) {
+bool InnerFits(const std::vector<InnerPlace>& places, int64_t items, int64_t slots, int64_t depth_first_blocks) {
   int64_t kept = 0;
   for (const InnerPlace place : places) {
     if (place == InnerPlace::kKeep) ++kept;
     if (kept + (place == InnerPlace::kKeep ? 0 : 1) > slots) return false;
   }
-  if (back_to_back && kept + 1 > slots) return false;
+  if (kept + depth_first_blocks > slots) return false;
   const auto total = static_cast<int64_t>(places.size());
   for (int64_t first = total - items; first >= 0; first -= items) {
     for (int64_t item = 0; item < items; ++item) {

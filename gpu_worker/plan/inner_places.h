@@ -33,8 +33,8 @@ std::vector<InnerPlace> SpreadInner(const InnerCounts& of_largest, int64_t total
 // those before it, on the way back, which begins with the last block but goes through each one's micro-batches in the same
 // order, those still to come.
 // places: by block and micro-batch, of which each block has `items`
-// back_to_back: a last block follows them, which needs one slot beside all that are kept
-bool InnerFits(const std::vector<InnerPlace>& places, int64_t items, int64_t slots, bool back_to_back);
+// depth_first_blocks: so many follow them, which need a slot each beside all that are kept
+bool InnerFits(const std::vector<InnerPlace>& places, int64_t items, int64_t slots, int64_t depth_first_blocks);
 
 }  // namespace eps::worker
 

@@ -46,20 +46,22 @@ std::vector<InnerPlace> Places(const std::string& text) {
 }
 
 TEST(InnerPlacesTest, EverySlotMayKeepWhereNothingElseIsBetween) {
-  EXPECT_TRUE(InnerFits(Places("RRKK"), /*items=*/1, /*slots=*/2, /*back_to_back=*/false));
-  EXPECT_TRUE(InnerFits(Places("RRKK"), /*items=*/2, /*slots=*/2, /*back_to_back=*/false));
-  EXPECT_FALSE(InnerFits(Places("RKRR"), /*items=*/1, /*slots=*/1, /*back_to_back=*/false));
+  EXPECT_TRUE(InnerFits(Places("RRKK"), /*items=*/1, /*slots=*/2, /*depth_first_blocks=*/0));
+  EXPECT_TRUE(InnerFits(Places("RRKK"), /*items=*/2, /*slots=*/2, /*depth_first_blocks=*/0));
+  EXPECT_FALSE(InnerFits(Places("RKRR"), /*items=*/1, /*slots=*/1, /*depth_first_blocks=*/0));
   // On the way back the last block's first micro-batch comes before its second.
-  EXPECT_FALSE(InnerFits(Places("RRRK"), /*items=*/2, /*slots=*/1, /*back_to_back=*/false));
-  EXPECT_TRUE(InnerFits(Places("RRRK"), /*items=*/2, /*slots=*/2, /*back_to_back=*/false));
-  EXPECT_TRUE(InnerFits(Places("KKKK"), /*items=*/2, /*slots=*/4, /*back_to_back=*/false));
-  EXPECT_FALSE(InnerFits(Places("KKKK"), /*items=*/2, /*slots=*/3, /*back_to_back=*/false));
-  EXPECT_TRUE(InnerFits(Places("SSSS"), /*items=*/2, /*slots=*/1, /*back_to_back=*/false));
-  EXPECT_TRUE(InnerFits({}, /*items=*/2, /*slots=*/1, /*back_to_back=*/false));
-  EXPECT_FALSE(InnerFits(Places("KKKK"), /*items=*/2, /*slots=*/4, /*back_to_back=*/true));
-  EXPECT_TRUE(InnerFits(Places("KKKK"), /*items=*/2, /*slots=*/5, /*back_to_back=*/true));
-  EXPECT_TRUE(InnerFits(Places("RSRS"), /*items=*/2, /*slots=*/1, /*back_to_back=*/true));
-  EXPECT_TRUE(InnerFits({}, /*items=*/2, /*slots=*/1, /*back_to_back=*/true));
+  EXPECT_FALSE(InnerFits(Places("RRRK"), /*items=*/2, /*slots=*/1, /*depth_first_blocks=*/0));
+  EXPECT_TRUE(InnerFits(Places("RRRK"), /*items=*/2, /*slots=*/2, /*depth_first_blocks=*/0));
+  EXPECT_TRUE(InnerFits(Places("KKKK"), /*items=*/2, /*slots=*/4, /*depth_first_blocks=*/0));
+  EXPECT_FALSE(InnerFits(Places("KKKK"), /*items=*/2, /*slots=*/3, /*depth_first_blocks=*/0));
+  EXPECT_TRUE(InnerFits(Places("SSSS"), /*items=*/2, /*slots=*/1, /*depth_first_blocks=*/0));
+  EXPECT_TRUE(InnerFits({}, /*items=*/2, /*slots=*/1, /*depth_first_blocks=*/0));
+  EXPECT_FALSE(InnerFits(Places("KKKK"), /*items=*/2, /*slots=*/4, /*depth_first_blocks=*/1));
+  EXPECT_TRUE(InnerFits(Places("KKKK"), /*items=*/2, /*slots=*/5, /*depth_first_blocks=*/1));
+  EXPECT_TRUE(InnerFits(Places("RSRS"), /*items=*/2, /*slots=*/1, /*depth_first_blocks=*/1));
+  EXPECT_TRUE(InnerFits({}, /*items=*/2, /*slots=*/1, /*depth_first_blocks=*/1));
+  EXPECT_FALSE(InnerFits(Places("RK"), /*items=*/2, /*slots=*/3, /*depth_first_blocks=*/3));
+  EXPECT_TRUE(InnerFits(Places("RK"), /*items=*/2, /*slots=*/4, /*depth_first_blocks=*/3));
 }
 
 }  // namespace

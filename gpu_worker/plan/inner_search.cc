@@ -50,12 +50,13 @@ class Search {
   }
 
   void TryAll() {
-    if (problem_.num_slots() >= total_ + (problem_.plan.last_block_is_back_to_back() ? 1 : 0)) {
+    if (problem_.num_slots() >= total_ + problem_.plan.depth_first_blocks) {
       TryCounts({.total = total_, .kept = total_});
       return;
     }
-    // Slots that nothing is kept in: swaps need them where all others are full, which is at the head.
-    const int64_t slots = problem_.num_slots();
+    // Slots that nothing is kept in, beside those of blocks that are depth first: swaps need them where all others are
+    // full, which is at the head.
+    const int64_t slots = std::max<int64_t>(0, problem_.num_slots() - problem_.plan.depth_first_blocks);
     const auto items = static_cast<int64_t>(problem_.pass.vnodes.size()) * problem_.pass.micro_batches;
     for (const int64_t spare : {int64_t{0}, slots % items, int64_t{1}, int64_t{2}, int64_t{4}, slots / 2, slots}) {
       if (spare > slots || tried_spare_[spare]++ > 0) continue;
@@ -158,7 +159,7 @@ bool NextPlaces(std::vector<InnerPlace>& places) {
 bool IsFeasible(const InnerProblem& problem, const std::vector<InnerPlace>& places) {
   const auto items = static_cast<int64_t>(problem.pass.vnodes.size()) * problem.pass.micro_batches;
   return Count(places, InnerPlace::kSwap) <= problem.most_swapped &&
-         InnerFits(places, items, problem.num_slots(), problem.plan.last_block_is_back_to_back());
+         InnerFits(places, items, problem.num_slots(), problem.plan.depth_first_blocks);
 }
 
 double StepSecondsWith(const InnerProblem& problem, const std::vector<InnerPlace>& places) {

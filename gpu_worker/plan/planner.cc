@@ -72,8 +72,9 @@ Reduced Reduce(const PassShape& pass, const RelayPlan& plan, const PlanNeeds& ne
   const int64_t spare = slots - plan.inner.kept;
   reduced.plan.inner_slots.resize(static_cast<size_t>(std::max<int64_t>(1, reduced.plan.inner.kept + spare)));
   const int64_t boundaries = (needs.num_layers - 1) * items;
-  const int64_t staying = static_cast<int64_t>(plan.boundary_slots.size()) - RelayPlan::kLeastBoundarySlots;
-  reduced.plan.boundary_slots.resize(static_cast<size_t>(RelayPlan::kLeastBoundarySlots + Scaled(staying, reduced)));
+  const int64_t least = RelayPlan::LeastBoundarySlots(plan.depth_first_blocks);
+  const int64_t staying = static_cast<int64_t>(plan.boundary_slots.size()) - least;
+  reduced.plan.boundary_slots.resize(static_cast<size_t>(least + Scaled(staying, reduced)));
   reduced.plan.host_boundary_slots = boundaries;
   return reduced;
 }
@@ -89,28 +90,48 @@ class Planner {
 
   RelayPlan Plan() {
     const std::vector<PlanChoice> others = OtherChoices();
-    most_steps_ = kMostSteps / static_cast<int64_t>(others.size() + 4);
+    whole_search_ = search_steps_ = kMostSteps / static_cast<int64_t>(others.size() + 8);
     for (const PlanChoice& choice : others) TryMostInner(choice);
-    // One thing after the other is changed of the best so far, as long as that helps.
-    double before = std::numeric_limits<double>::infinity();
-    while (best_seconds_ < before && num_steps_ < kMostSteps) {
-      before = best_seconds_;
-      if (needs_.keeping_head_bytes > 0) TryKeptLogits();
-      if (boundaries_are_free() && needs_.relay.inner == InnerPolicy::kAuto) TryOtherBoundaries();
-      if (needs_.may_be_back_to_back()) TryBackToBack();
-      if (needs_.weight_slots_are_free()) TryWeightSlots();
-      for (const PlanChoice& choice : others) TryGradientSlots(choice);
+    Climb(others, /*depth_first_stride=*/1);
+    // Once more from far away: between the two lie plans that are worse than either.
+    PlanChoice deep = best_.choice;
+    deep.depth_first_blocks = DepthFirstByMemory(deep);
+    if (deep.depth_first_blocks > best_.choice.depth_first_blocks) {
+      Best first = std::exchange(best_, {.choice = deep});
+      TryWithGradientSlots(deep);
+      if (has_plan()) Climb(others, /*depth_first_stride=*/4);
+      if (first.step_seconds <= best_.step_seconds) best_ = std::move(first);
     }
-    return std::move(best_plan_);
+    return std::move(best_.plan);
   }
 
  private:
-  // What the search may cost: steps of the schedules that it tries.
+  // What the search from one start may cost: steps of the schedules that it tries.
   static constexpr int64_t kMostSteps = 1'500'000;
   // A plan is better if its step is shorter by more than this part: less is the simulation's grain.
   static constexpr double kLeastGain = 5e-4;
 
   static constexpr int kMostWeightSlots = 8;
+
+  struct Best {
+    PlanChoice choice;
+    RelayPlan plan;
+    double step_seconds = std::numeric_limits<double>::infinity();
+  };
+
+  // One thing after the other is changed of the best so far, as long as that helps.
+  void Climb(const std::vector<PlanChoice>& others, int depth_first_stride) {
+    most_steps_ = num_steps_ + kMostSteps;
+    double before = std::numeric_limits<double>::infinity();
+    while (best_.step_seconds < before && num_steps_ < most_steps_) {
+      before = best_.step_seconds;
+      if (needs_.keeping_head_bytes > 0) TryKeptLogits();
+      if (boundaries_are_free() && needs_.relay.inner == InnerPolicy::kAuto) TryOtherBoundaries();
+      if (needs_.most_depth_first_blocks() > 0) TryOtherDepthFirst(depth_first_stride);
+      if (needs_.weight_slots_are_free()) TryWeightSlots();
+      for (const PlanChoice& choice : others) TryGradientSlots(choice);
+    }
+  }
 
   bool boundaries_are_free() const {
     return needs_.relay.boundaries == BoundaryPolicy::kAuto && !needs_.relay.resident;
@@ -136,16 +157,23 @@ class Planner {
     return choices;
   }
 
-  // Of inner activations, as many as fit beside the choice's boundaries and are of use.
+  // Of inner activations, those of one item of the blocks that are depth first included.
+  int64_t LeastInnerSlots(const PlanChoice& choice) const {
+    return std::max<int64_t>(LeastChoice(needs_).inner_slots, choice.depth_first_blocks);
+  }
+  int64_t MostInnerSlots(const PlanChoice& choice) const {
+    return std::max<int64_t>(1, InnerTotal(needs_, choice) + choice.depth_first_blocks);
+  }
+  // As many as fit beside the choice's boundaries and are of use.
   int64_t InnerSlots(const PlanChoice& choice) const {
-    const int64_t least = LeastChoice(needs_).inner_slots;
+    const int64_t least = LeastInnerSlots(choice);
     const int64_t total = InnerTotal(needs_, choice);
     PlanChoice bare = choice;
     bare.inner_slots = least;
     const int64_t fit = least + Left(bare) / std::max<int64_t>(1, needs_.inner_slot_bytes());
     switch (needs_.relay.inner) {
       case InnerPolicy::kAuto:
-        return std::clamp<int64_t>(total + (choice.last_block_is_back_to_back ? 1 : 0), 1, fit);
+        return std::min(MostInnerSlots(choice), fit);
       case InnerPolicy::kSwap:  // one is computed in while the other is copied
         return std::clamp<int64_t>(std::min<int64_t>(2, total), 1, fit);
       case InnerPolicy::kKeep:
@@ -157,44 +185,73 @@ class Planner {
 
   // Boundaries in place of inner activations: one, two, four and so on, up to all that there are; and the other way round.
   void TryOtherBoundaries() {
-    const PlanChoice from = best_;
-    const int64_t missing_bytes = (needs_.most_boundary_slots() - from.boundary_slots) * needs_.boundary_slot_bytes();
+    const PlanChoice from = best_.choice;
+    const int64_t missing = needs_.most_boundary_slots(from.depth_first_blocks) - from.boundary_slots;
+    const int64_t missing_bytes = missing * needs_.boundary_slot_bytes();
     const int64_t inner_bytes = std::max<int64_t>(1, needs_.inner_slot_bytes());
-    const int64_t most = std::min((missing_bytes + inner_bytes - 1) / inner_bytes, from.inner_slots - 1);
+    const int64_t most =
+        std::min((missing_bytes + inner_bytes - 1) / inner_bytes, from.inner_slots - LeastInnerSlots(from));
     for (int64_t fewer = 1; fewer < 2 * most; fewer *= 2) {
       TryMostBoundaries(from, from.inner_slots - std::min(fewer, most));
     }
-    const int64_t of_use = InnerTotal(needs_, from) + (from.last_block_is_back_to_back ? 1 : 0);
-    if (from.inner_slots < of_use) TryMostBoundaries(from, from.inner_slots + 1);
+    if (from.inner_slots < MostInnerSlots(from)) TryMostBoundaries(from, from.inner_slots + 1);
   }
 
   // The head's logits kept or not. The room for one micro-batch's saves a product of each, so that it is often worth more
-  // than the inner activations that it takes the place of. With as many gradient slots as fit.
+  // than the inner activations that it takes the place of. With as many gradient slots as fit, and also with as many
+  // blocks depth first as that room allows.
   void TryKeptLogits() {
-    PlanChoice choice = best_;
-    choice.keeps_logits = !best_.keeps_logits;
+    PlanChoice choice = best_.choice;
+    choice.keeps_logits = !best_.choice.keeps_logits;
+    TryWithGradientSlots(choice);
+    const int blocks = DepthFirstByMemory(choice);
+    if (blocks == std::exchange(choice.depth_first_blocks, blocks)) return;
     TryWithGradientSlots(choice);
   }
 
-  // Back to back or not. It is of use where inner activations would be recomputed or swapped: one block's need no place any
-  // more. With as many gradient slots as fit, which the last block has as well.
-  void TryBackToBack() {
-    PlanChoice choice = best_;
-    if (best_.last_block_is_back_to_back) {
-      choice.last_block_is_back_to_back = false;
-      TryChanged(choice);
-      return;
+  // How many of the last blocks are depth first. What they keep inside is one item's, so that less is recomputed or swapped;
+  // their weights and gradients are all there instead, and their updates come late, one item before the way back. To where
+  // neither more nor fewer help.
+  void TryOtherDepthFirst(int stride) {
+    if (best_.plan.inner.keeps_all() && best_.choice.depth_first_blocks == 0) return;
+    const PlanChoice before = best_.choice;
+    search_steps_ = whole_search_ / 8;  // of each, at a glance
+    for (; stride > 0; stride /= 2) {
+      int from = -1;
+      while (from != best_.choice.depth_first_blocks) {
+        from = best_.choice.depth_first_blocks;
+        TryDepthFirst(from + stride);
+        TryDepthFirst(from - stride);
+      }
     }
-    if (best_plan_.inner.keeps_all()) return;
-    choice.weight_slots = std::max(2, best_.weight_slots);
-    choice.push_slots = 2;
-    choice.last_block_is_back_to_back = true;
-    TryWithGradientSlots(choice);
+    search_steps_ = whole_search_;
+    if (best_.choice != before) Search(best_.choice);
+  }
+  void TryDepthFirst(int blocks) {
+    if (blocks < 0 || blocks > needs_.most_depth_first_blocks()) return;
+    PlanChoice choice = best_.choice;
+    choice.depth_first_blocks = blocks;
+    if (blocks != best_.choice.depth_first_blocks) TryWithGradientSlots(choice);
+  }
+  // The fewest with which the fewest inner activations are not kept, all else as it is in `from`.
+  int DepthFirstByMemory(const PlanChoice& from) const {
+    int best = 0;
+    int64_t fewest = std::numeric_limits<int64_t>::max();
+    for (int blocks = 0; blocks <= needs_.most_depth_first_blocks(); ++blocks) {
+      PlanChoice choice = from;
+      choice.depth_first_blocks = blocks;
+      choice.boundary_slots = LeastBoundarySlots(needs_, blocks);
+      choice.inner_slots = LeastInnerSlots(choice);
+      if (LayArena(request_, needs_, choice).arena_bytes > cap_) break;
+      const int64_t not_kept = MostInnerSlots(choice) - InnerSlots(choice);
+      if (not_kept < fewest) best = blocks, fewest = not_kept;
+    }
+    return best;
   }
 
   // With the most gradient slots that fit beside the change, no more than the best so far has.
   void TryWithGradientSlots(PlanChoice choice) {
-    const int most = best_.gradient_slots;
+    const int most = best_.choice.gradient_slots;
     std::vector<int> gradient_slots = UsefulGradientSlots(needs_);
     std::reverse(gradient_slots.begin(), gradient_slots.end());
     for (const int slots : gradient_slots) {
@@ -205,23 +262,23 @@ class Planner {
 
   // With more, layers are pulled earlier: of use where a layer takes longer to pull than the one before it to compute.
   void TryWeightSlots() {
-    if (best_.weight_slots > LeastChoice(needs_).weight_slots) {
-      PlanChoice choice = best_;
+    if (best_.choice.weight_slots > LeastChoice(needs_).weight_slots) {
+      PlanChoice choice = best_.choice;
       --choice.weight_slots;
       TryChanged(choice);
     }
-    for (int slots = best_.weight_slots + 1; slots <= std::min<int64_t>(kMostWeightSlots, needs_.num_layers); ++slots) {
-      PlanChoice choice = best_;
+    for (int slots = best_.choice.weight_slots + 1; slots <= std::min<int64_t>(kMostWeightSlots, needs_.num_layers);
+         ++slots) {
+      PlanChoice choice = best_.choice;
       choice.weight_slots = slots;
-      if (!TryChanged(choice) || best_.weight_slots < slots) return;
+      if (!TryChanged(choice) || best_.choice.weight_slots < slots) return;
     }
   }
 
   void TryGradientSlots(const PlanChoice& others) {
-    PlanChoice choice = best_;
+    PlanChoice choice = best_.choice;
     choice.gradient_slots = others.gradient_slots;
     choice.push_slots = others.push_slots;
-    if (choice.last_block_is_back_to_back && choice.push_slots < 2) return;
     TryChanged(choice);
   }
 
@@ -234,28 +291,30 @@ class Planner {
 
   // With as many inner activations as fit beside the choice's boundaries, or else beside fewer; whether it fits.
   bool TryMostInner(PlanChoice choice) {
-    choice.inner_slots = LeastChoice(needs_).inner_slots;
+    choice.inner_slots = LeastInnerSlots(choice);
+    choice.boundary_slots = std::max(choice.boundary_slots, LeastBoundarySlots(needs_, choice.depth_first_blocks));
     const int64_t too_much = LayArena(request_, needs_, choice).arena_bytes - cap_;
     if (too_much > 0) {
       const int64_t boundary_bytes = std::max<int64_t>(1, needs_.boundary_slot_bytes());
       choice.boundary_slots -= (too_much + boundary_bytes - 1) / boundary_bytes;
-      if (choice.boundary_slots < LeastChoice(needs_).boundary_slots) return false;
+      if (choice.boundary_slots < LeastBoundarySlots(needs_, choice.depth_first_blocks)) return false;
     }
     return TryMostBoundaries(choice, InnerSlots(choice));
   }
 
   // With so many inner activations, and boundaries in what they leave; whether it fits.
   bool TryMostBoundaries(PlanChoice choice, int64_t inner_slots) {
-    if (inner_slots < 1) return false;
+    if (inner_slots < LeastInnerSlots(choice)) return false;
     choice.inner_slots = inner_slots;
     choice.kept_inner = choice.swapped_inner = 0;
-    choice.boundary_slots = LeastChoice(needs_).boundary_slots;
+    choice.boundary_slots = LeastBoundarySlots(needs_, choice.depth_first_blocks);
     if (LayArena(request_, needs_, choice).arena_bytes > cap_) return false;
     if (boundaries_are_free()) {
       const int64_t slots = Left(choice) / std::max<int64_t>(1, needs_.boundary_slot_bytes());
-      choice.boundary_slots = std::min(choice.boundary_slots + slots, needs_.most_boundary_slots());
+      choice.boundary_slots =
+          std::min(choice.boundary_slots + slots, needs_.most_boundary_slots(choice.depth_first_blocks));
     }
-    const bool is_over = has_plan() && (num_steps_ >= kMostSteps || HasNothingMore(choice));
+    const bool is_over = has_plan() && (num_steps_ >= most_steps_ || HasNothingMore(choice));
     if (!is_over && std::find(tried_.begin(), tried_.end(), choice) == tried_.end()) {
       tried_.push_back(choice);
       Search(choice);
@@ -263,28 +322,28 @@ class Planner {
     return true;
   }
 
-  bool has_plan() const { return best_seconds_ < std::numeric_limits<double>::infinity(); }
+  bool has_plan() const { return best_.step_seconds < std::numeric_limits<double>::infinity(); }
   // Than the best so far. Less of something is of use for what gets its room alone.
   bool HasNothingMore(const PlanChoice& choice) const {
-    return choice.last_block_is_back_to_back == best_.last_block_is_back_to_back &&
-           choice.keeps_logits <= best_.keeps_logits && choice.inner_slots <= best_.inner_slots &&
-           choice.boundary_slots <= best_.boundary_slots && choice.weight_slots <= best_.weight_slots &&
-           choice.gradient_slots <= best_.gradient_slots && choice.push_slots <= best_.push_slots;
+    return choice.depth_first_blocks == best_.choice.depth_first_blocks &&
+           choice.keeps_logits <= best_.choice.keeps_logits && choice.inner_slots <= best_.choice.inner_slots &&
+           choice.boundary_slots <= best_.choice.boundary_slots && choice.weight_slots <= best_.choice.weight_slots &&
+           choice.gradient_slots <= best_.choice.gradient_slots && choice.push_slots <= best_.choice.push_slots;
   }
 
   void Search(PlanChoice choice) {
     RelayPlan plan = LayArena(request_, needs_, choice);
     const InnerSolution inner = Solve(plan);
     num_steps_ += inner.num_steps;
-    if (inner.step_seconds >= best_seconds_ * (1 - kLeastGain)) return;
-    best_seconds_ = inner.step_seconds;
+    if (inner.step_seconds >= best_.step_seconds * (1 - kLeastGain)) return;
+    best_.step_seconds = inner.step_seconds;
     choice.kept_inner = inner.counts.kept;
     choice.swapped_inner = inner.counts.swapped;
-    best_ = choice;
-    best_plan_ = LayArena(request_, needs_, choice);
-    const int64_t blocks = best_plan_.inner.total / needs_.items;
-    if (best_plan_.PlacesOf(blocks, needs_.items) != inner.places && !inner.places.empty()) {
-      best_plan_.inner_places = inner.places;
+    best_.choice = choice;
+    best_.plan = LayArena(request_, needs_, choice);
+    const int64_t blocks = best_.plan.inner.total / needs_.items;
+    if (best_.plan.PlacesOf(blocks, needs_.items) != inner.places && !inner.places.empty()) {
+      best_.plan.inner_places = inner.places;
     }
   }
 
@@ -297,17 +356,18 @@ class Planner {
                          .pass = reduced.pass,
                          .most_swapped = Scaled(MostSwapped(plan), reduced),
                          .policy = needs_.relay.inner,
-                         .most_steps = most_steps_};
-    // In proportion, one slot aside.
+                         .most_steps = search_steps_};
+    // In proportion, but for one slot, or those of the blocks that are depth first.
     const int64_t slots = static_cast<int64_t>(plan.inner_slots.size());
-    problem.plan.inner_slots.resize(static_cast<size_t>(1 + Scaled(slots - 1, reduced)));
+    const int64_t aside = std::max(1, plan.depth_first_blocks);
+    problem.plan.inner_slots.resize(static_cast<size_t>(aside + Scaled(slots - aside, reduced)));
     InnerSolution solution = SearchInner(problem);
     if (reduced.scale == 1) return solution;
     const auto grown = [&](int64_t count) { return static_cast<int64_t>(static_cast<double>(count) * reduced.scale); };
     const int64_t spare = static_cast<int64_t>(problem.plan.inner_slots.size()) - solution.counts.kept;
     InnerCounts counts{.total = plan.inner.total};
     counts.kept = std::clamp<int64_t>(slots - spare, 0, std::min(slots, counts.total));
-    if (counts.kept == slots && plan.last_block_is_back_to_back()) --counts.kept;
+    counts.kept = std::min<int64_t>(counts.kept, slots - plan.depth_first_blocks);
     // What is kept of a layer in part needs a slot beside it for its other micro-batches.
     if (counts.kept == slots && !counts.keeps_all() && slots % needs_.items != 0) --counts.kept;
     const bool swaps_all = solution.counts.recomputed() == 0;
@@ -329,12 +389,11 @@ class Planner {
   const PassShape pass_;
   const int64_t cap_;
   const StepCosts costs_;
-  int64_t most_steps_ = 0;         // of one choice's search
-  int64_t num_steps_ = 0;          // of all searches so far
+  // Steps of schedules: of one choice's search at most, of a whole one and now; of all searches so far, and at most.
+  int64_t whole_search_ = 0, search_steps_ = 0, num_steps_ = 0;
+  int64_t most_steps_ = kMostSteps;
   std::vector<PlanChoice> tried_;  // without what is kept and swapped
-  PlanChoice best_;
-  RelayPlan best_plan_;
-  double best_seconds_ = std::numeric_limits<double>::infinity();
+  Best best_;
 };
 
 // The group of the last worker, if it is in one that can carry the step: workers are taken in turn, as many as a group

@@ -15,8 +15,8 @@ namespace eps::worker {
 
 // The plan with the shortest step that is found, by simulation with the machine's profile, among those that fit the cap.
 // Searched are: which inner activations are kept, swapped and recomputed; boundaries on the device; gradient and push
-// slots; how many layers are pulled ahead (weight slots); whether the last block's forward and backward are back to back;
-// whether the head keeps its logits. None of it changes a bit.
+// slots; how many layers are pulled ahead (weight slots); how many of the last blocks are depth first; whether the head
+// keeps its logits. None of it changes a bit.
 //
 // Errors: RESOURCE_EXHAUSTED when nothing fits; the message holds "needs at least N bytes", the smallest cap
 //         that does, and what to change. Any cap >= N works · INVALID_ARGUMENT a pass beyond all measure, by field

@@ -38,8 +38,9 @@ struct TestRun {
 
 std::vector<ArenaSpan> AllSpans(const RelayPlan& plan) {
   std::vector<ArenaSpan> spans = {plan.expanded_weights, plan.scratch, plan.records};
-  for (const auto* slots : {&plan.weight_slots, &plan.gradient_slots, &plan.last_block_gradient_slots, &plan.push_slots,
-                            &plan.boundary_slots, &plan.token_slots, &plan.inner_slots}) {
+  for (const auto* slots :
+       {&plan.weight_slots, &plan.gradient_slots, &plan.depth_first_weight_slots, &plan.depth_first_gradient_slots,
+        &plan.push_slots, &plan.boundary_slots, &plan.token_slots, &plan.inner_slots}) {
     spans.insert(spans.end(), slots->begin(), slots->end());
   }
   return spans;
@@ -208,38 +209,53 @@ TEST(PlannerTest, TheHeadKeepsItsLogitsWhereThatIsWorthTheirRoom) {
             PredictStep(run.Request(0), twice).timeline.step_seconds);
 }
 
-TEST(PlannerTest, TheLastBlockIsBackToBackWhereThatMakesTheStepShorter) {
+TEST(PlannerTest, TheLastBlocksAreDepthFirstWhereThatMakesTheStepShorter) {
   TestRun run;
   const int64_t smallest = run.Smallest();
-  EXPECT_FALSE(run.Plan(smallest).value().last_block_is_back_to_back());  // no room for a second gradient
-  EXPECT_FALSE(run.Plan(0).value().last_block_is_back_to_back());         // nothing to gain where all is kept
+  EXPECT_EQ(run.Plan(smallest).value().depth_first_blocks, 0);  // no room for a second gradient
+  EXPECT_EQ(run.Plan(0).value().depth_first_blocks, 0);         // nothing to gain where all is kept
   const int64_t cap = smallest + 1000000;
   ASSERT_OK_AND_ASSIGN(const RelayPlan plan, run.Plan(cap));
   ExpectSound(plan);
-  ASSERT_TRUE(plan.last_block_is_back_to_back());
-  EXPECT_EQ(plan.inner.total, 3 * 4 * 2);
-  EXPECT_LT(plan.inner.kept, static_cast<int64_t>(plan.inner_slots.size()));  // it has one itself
-  EXPECT_GE(plan.push_slots.size(), 2u);
-  EXPECT_GE(plan.weight_slots.size(), 2u);
+  const int blocks = plan.depth_first_blocks;
+  ASSERT_GT(blocks, 0);
+  EXPECT_EQ(plan.inner.total, (4 - blocks) * 4 * 2);
+  EXPECT_LE(plan.inner.kept + blocks, static_cast<int64_t>(plan.inner_slots.size()));
+  EXPECT_EQ(plan.depth_first_weight_slots.size(), static_cast<size_t>(blocks));
+  EXPECT_EQ(plan.depth_first_gradient_slots.size(), static_cast<size_t>(blocks) * plan.gradient_slots.size());
 
   // Half of what a block costs on its way back is the price of not keeping what is inside.
   TestRun recomputes = run;
   recomputes.run.relay.inner = InnerPolicy::kRecompute;
   ASSERT_OK_AND_ASSIGN(const RelayPlan other, recomputes.Plan(cap));
-  EXPECT_FALSE(other.last_block_is_back_to_back());
+  EXPECT_EQ(other.depth_first_blocks, 0);
   EXPECT_LT(PredictStep(run.Request(cap), plan).timeline.step_seconds,
             PredictStep(recomputes.Request(cap), other).timeline.step_seconds * 0.97);
 
-  // Not where the run forbids it, nor in a group, nor where no block has a backward.
-  TestRun one_slot = run, frozen = run;
-  one_slot.run.relay.weight_slots = 1;
-  EXPECT_FALSE(one_slot.Plan(cap).value().last_block_is_back_to_back());
+  // Not in a group, nor where no block has a backward.
+  TestRun frozen = run;
   PlanRequest group = run.Request(cap);
   group.max_group_members = 2;
   group.cap_bytes = SmallestCapBytes(group) + 1000000;
-  EXPECT_FALSE(MakeRelayPlan(group).value().last_block_is_back_to_back());
+  EXPECT_EQ(MakeRelayPlan(group).value().depth_first_blocks, 0);
   frozen.run.model.freeze = {"transformer.h.*", "transformer.w*"};
-  EXPECT_FALSE(frozen.Plan(cap).value().last_block_is_back_to_back());
+  EXPECT_EQ(frozen.Plan(cap).value().depth_first_blocks, 0);
+}
+
+// Where weights are small beside activations, as those of many micro-batches are, nearly nothing is recomputed.
+TEST(PlannerTest, ManyMicroBatchesOfASmallModelPassDepthFirst) {
+  TestRun run;
+  run.run.model.num_layers = 12;
+  run.run.batch = {.virtual_nodes = 1, .micro_batches = 16, .micro_batch = 8};
+  run.model = BuildModel(run.run.model).value();
+  ASSERT_OK_AND_ASSIGN(const RelayPlan all, run.Plan(0));
+  const int64_t cap = all.arena_bytes / 4;
+  ASSERT_OK_AND_ASSIGN(const RelayPlan plan, run.Plan(cap));
+  ExpectSound(plan);
+  EXPECT_GE(plan.depth_first_blocks, 6);
+  EXPECT_LE(plan.inner.recomputed() * 10, 12 * 16);
+  EXPECT_LT(PredictStep(run.Request(cap), plan).timeline.step_seconds,
+            PredictStep(run.Request(0), all).timeline.step_seconds * 1.05);
 }
 
 TEST(PlannerTest, AStepThatLeavesBlocksOutIsPredictedToBeShorter) {

@@ -24,15 +24,19 @@ int64_t TotalBytes(const std::vector<ArenaSpan>& slots) {
 
 std::string BoundariesWhy(const RelayPlan& plan) {
   if (plan.host_boundary_slots == 0) return ": every layer's input, and one gradient";
-  const size_t staying = plan.boundary_slots.size() - RelayPlan::kLeastBoundarySlots;
-  if (staying == 0) return ": two inputs, two outputs or gradients";
-  return absl::StrCat(": ", staying, " that stay; two inputs, two outputs or gradients");
+  const int64_t least = RelayPlan::LeastBoundarySlots(plan.depth_first_blocks);
+  const int64_t staying = static_cast<int64_t>(plan.boundary_slots.size()) - least;
+  const int64_t on_the_way = least - RelayPlan::kLeastBoundarySlots;
+  return absl::StrCat(": ", staying > 0 ? absl::StrCat(staying, " that stay; ") : "",
+                      on_the_way > 0 ? absl::StrCat(on_the_way, " between blocks that are depth first; ") : "",
+                      "two inputs, two outputs or gradients");
 }
 
 std::string InnerWhy(const RelayPlan& plan) {
   const InnerCounts& inner = plan.inner;
-  const absl::string_view turn =
-      plan.last_block_is_back_to_back() ? "; one for the last block, whose backward follows its forward" : "";
+  const std::string turn = plan.depth_first_blocks > 0
+                               ? absl::StrCat("; ", plan.depth_first_blocks, " for blocks that are depth first")
+                               : "";
   if (inner.keeps_all()) return absl::StrCat(": all kept, nothing is recomputed", turn);
   std::string why = absl::StrCat(": ", inner.kept, " kept, ");
   if (inner.swapped > 0) absl::StrAppend(&why, inner.swapped, " swapped to the host, ");
@@ -43,12 +47,12 @@ std::string InnerWhy(const RelayPlan& plan) {
 
 int64_t RelayPlan::RecordOffset(int index) { return index * kRecordStrideBytes; }
 
-int64_t RelayPlan::FlagsOffset(int push_slot) const {
-  return kLossRecords * kRecordStrideBytes + push_slot * max_subtree_leaves() * kFlagBytes;
+int64_t RelayPlan::FlagsOffset(int flag_slot) const {
+  return kLossRecords * kRecordStrideBytes + flag_slot * max_subtree_leaves() * kFlagBytes;
 }
 
 int64_t RelayPlan::GroupFlagsOffset(int turn) const {
-  return FlagsOffset(static_cast<int>(push_slots.size())) + turn * num_vnodes * kFlagBytes;
+  return FlagsOffset(num_flag_slots()) + turn * num_vnodes * kFlagBytes;
 }
 
 std::vector<InnerPlace> RelayPlan::PlacesOf(int64_t blocks, int64_t items) const {
@@ -56,9 +60,9 @@ std::vector<InnerPlace> RelayPlan::PlacesOf(int64_t blocks, int64_t items) const
   if (static_cast<int64_t>(inner_places.size()) == total) return inner_places;
   const auto slots = static_cast<int64_t>(inner_slots.size());
   std::vector<InnerPlace> places = SpreadInner(inner, total);
-  if (InnerFits(places, items, slots, last_block_is_back_to_back())) return places;
-  InnerCounts fewer = inner;  // beside one slot for the others there is always room
-  fewer.kept = slots - 1;
+  if (InnerFits(places, items, slots, depth_first_blocks)) return places;
+  InnerCounts fewer = inner;  // beside the slots of one item, and one for the others, there is always room
+  fewer.kept = slots - std::max(1, depth_first_blocks);
   return SpreadInner(fewer, total);
 }
 
@@ -78,10 +82,13 @@ std::vector<PlanLine> Describe(const RelayPlan& plan) {
                    plan.max_subtree_leaves() == 1
                        ? std::string(": one vnode's, fp32")
                        : absl::StrCat(": sums of up to ", plan.max_subtree_leaves(), " vnodes, fp32")));
-  if (plan.last_block_is_back_to_back()) {
-    add("gradients of the last block", TotalBytes(plan.last_block_gradient_slots),
-        absl::StrCat(Slots(plan.last_block_gradient_slots),
-                     ": beside the head's, as its backward follows its forward"));
+  if (plan.depth_first_blocks > 0) {
+    const std::string blocks = plan.depth_first_blocks == 1 ? "the last block, which is depth first"
+                                                            : absl::StrCat("the last ", plan.depth_first_blocks,
+                                                                           " blocks, which are depth first");
+    add("depth-first blocks", TotalBytes(plan.depth_first_weight_slots) + TotalBytes(plan.depth_first_gradient_slots),
+        absl::StrCat("weights of ", Slots(plan.depth_first_weight_slots), ", gradients of ",
+                     Slots(plan.depth_first_gradient_slots), ": of ", blocks));
   }
   add("push", TotalBytes(plan.push_slots), absl::StrCat(Slots(plan.push_slots), ": a layer's gradient on its way out"));
   add("boundaries", TotalBytes(plan.boundary_slots), absl::StrCat(Slots(plan.boundary_slots), BoundariesWhy(plan)));

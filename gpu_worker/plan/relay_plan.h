@@ -1,6 +1,7 @@
 #ifndef EPS_GPU_WORKER_PLAN_RELAY_PLAN_H_
 #define EPS_GPU_WORKER_PLAN_RELAY_PLAN_H_
 
+#include <algorithm>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -25,9 +26,11 @@ struct RelayPlan {
   // fp32 gradient accumulators of a layer (GradientElems): one, and one more for each level of the reduction tree that is
   // summed on the device. d of them sum subtrees of up to 2^(d-1) leaves.
   std::vector<ArenaSpan> gradient_slots;
-  // As many for the last block beside the head, where its forward and its backward are back to back; else none. A step's
-  // slot of these is named by its index behind those of gradient_slots.
-  std::vector<ArenaSpan> last_block_gradient_slots;
+  // So many of the last blocks are depth first (Turns). Each has slots of its own, the lowest one's first, which steps name
+  // by their index behind those of all others: one for its weights, unless the plan is resident, and as many for its
+  // gradient as there are gradient_slots.
+  int depth_first_blocks = 0;
+  std::vector<ArenaSpan> depth_first_weight_slots, depth_first_gradient_slots;
   std::vector<ArenaSpan> push_slots;  // what leaves the device, in the dtype of the push
   // Layer inputs and outputs and their gradients, one micro-batch each. What has no slot is on the host.
   std::vector<ArenaSpan> boundary_slots;
@@ -51,19 +54,24 @@ struct RelayPlan {
   int max_pass_vnodes = 1;  // a worker that holds more runs further passes
   int num_vnodes = 1;       // of the run
 
-  bool last_block_is_back_to_back() const { return !last_block_gradient_slots.empty(); }
   int64_t max_subtree_leaves() const { return int64_t{1} << (gradient_slots.size() - 1); }
   // Within `records`, in bytes: loss record `index` of kLossRecords (one is copied out while the next is filled) ...
   static int64_t RecordOffset(int index);
-  // ... and the finite flags (int32) of what is gathered for a push slot: one a leaf, max_subtree_leaves() of them.
-  int64_t FlagsOffset(int push_slot) const;
+  // ... and the finite flags (int32) of a node that is gathered: one a leaf, max_subtree_leaves() of them. One such slot for
+  // each push slot, and as many for each block that is depth first, as its nodes are under way beside the head's.
+  int num_flag_slots() const { return static_cast<int>(push_slots.size()) * (1 + depth_first_blocks); }
+  int64_t FlagsOffset(int flag_slot) const;
   // ... and those of a group, of which each member has one for every vnode of the run; layers take turns.
   int64_t GroupFlagsOffset(int turn) const;
   static constexpr int kGroupFlagTurns = 2;
   static constexpr int kLossRecords = 2;
   // Two for a layer's input, the next one loaded while this one is read, and two for its output, or, on the way back, for
-  // the gradient that goes in and out.
+  // the gradient that goes in and out. With blocks that are depth first, one more for each but one of them has what an item
+  // leaves on its way to the head.
   static constexpr int kLeastBoundarySlots = 4;
+  static int64_t LeastBoundarySlots(int64_t depth_first_blocks) {
+    return kLeastBoundarySlots + std::max<int64_t>(0, depth_first_blocks - 1);
+  }
   static constexpr int kTokenSlots = 2;
 
   // Worker's host memory: what of the boundaries and their gradients has no slot (one that is over leaves its place to
@@ -72,8 +80,8 @@ struct RelayPlan {
   int64_t host_boundary_bytes = 0;
   int64_t host_inner_bytes = 0;  // inner.swapped slots
   // And gradients on their way to the daemon: two of the largest pushes, one of which leaves while the other one is copied
-  // out; and, where the last block is back to back and there are several vnodes, every vnode's of the head and of that block,
-  // most of which must not wait (RelayStep::may_wait). What does not fit keeps the relay waiting (PushBuffers).
+  // out; and, where blocks are depth first and there are several vnodes, every vnode's of the head and of those blocks, most
+  // of which must not wait (RelayStep::may_wait). What does not fit keeps the relay waiting (PushBuffers).
   int64_t host_push_bytes = 0;
   // The most that these can come to in a step in which vnodes of lost workers are run again here, one after the other,
   // while the daemon takes nothing: every vnode's of every layer. 0 where there is one vnode, and so one worker.

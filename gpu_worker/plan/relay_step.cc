@@ -124,6 +124,7 @@ std::string DebugString(const RelayStep& step, const ModelSpec& model) {
   field("gradient", step.gradient);
   field("from gradient", step.other_gradient);
   field("push", step.push);
+  field("flags", step.flags);
   field("record", step.record);
   field("host", step.host);
   field("round", step.round);

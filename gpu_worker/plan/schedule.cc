@@ -35,10 +35,9 @@ class ScheduleBuilder {
         turn_slots_(turns_.size()),
         boundaries_(static_cast<int>(plan.boundary_slots.size()), turns_.size(), boundaries),
         inners_(static_cast<int>(plan.inner_slots.size()), turns_.size(), inners),
-        gradients_(model, plan, pass, steps_) {
+        gradients_(model, plan, pass, turns_, steps_) {
     EPS_CHECK(pass.forward_only ||
               static_cast<int>(inner_places_.size()) == turns_.num_stashed_blocks() * turns_.num_items());
-    EPS_CHECK(!turns_.back_to_back() || (plan.weight_slots.size() >= 2 && plan.push_slots.size() >= 2));
     for (size_t t = 0; t < turns_.size(); ++t) {
       if (turns_[t].starts_visit && NeedsWeights(turns_[t])) visits_.push_back(static_cast<int>(t));
     }
@@ -47,7 +46,7 @@ class ScheduleBuilder {
   std::vector<RelayStep> Build() {
     for (size_t t = 0; t < turns_.size(); ++t) {
       if (turns_[t].starts_visit) StartVisit(t);
-      if (NeedsWeights(turns_[t])) weights_ = weights_pool_.Find(turns_[t].layer.value());
+      if (NeedsWeights(turns_[t])) UseWeights(turns_[t]);
       LoadTokens(t);
       Arrange(t, t);
       if (t + 1 < turns_.size()) {
@@ -83,7 +82,7 @@ class ScheduleBuilder {
   static int TokenSlot(size_t t) { return static_cast<int>(t % RelayPlan::kTokenSlots); }
   TurnSlots& SlotsOf(size_t t) { return turn_slots_[t]; }
   InnerPlace PlaceOf(const Turn& turn) const {
-    if (turn.back_to_back) return InnerPlace::kKeep;
+    if (turn.depth_first) return InnerPlace::kKeep;
     const int block = turn.layer.value() - turns_.first_stashed_block();
     if (pass_.forward_only || block < 0) return InnerPlace::kRecompute;  // nobody asks for it again
     return inner_places_[static_cast<size_t>(block * turns_.num_items() + turn.item)];
@@ -91,38 +90,54 @@ class ScheduleBuilder {
 
   // ---- weights ----
   static bool NeedsWeights(const Turn& turn) { return turn.kind != LayerKind::kEmbedding || !turn.backward; }
+  // Of a block that is depth first the weights have a slot of their own, where not every layer's have.
+  bool HasOwnSlot(const Turn& turn) const { return turn.depth_first && !plan_.resident; }
+  int WeightsSlot(const Turn& turn) const {
+    if (!HasOwnSlot(turn)) return weights_pool_.Find(turn.layer.value());
+    return static_cast<int>(plan_.weight_slots.size()) + turn.layer.value() - turns_.first_depth_first();
+  }
   void StartVisit(size_t t) {
     const Turn& turn = turns_[t];
     gradients_.StartVisit(turn);
     if (!NeedsWeights(turn)) return;
-    // The head's weights come beside those of a last block that is back to back.
-    if (turn.kind != LayerKind::kHead || !turns_.back_to_back()) EndVisits();
-    const size_t ahead = std::min(plan_.weight_slots.size(), visits_.size() - visit_);
-    for (size_t v = visit_; v < visit_ + ahead; ++v) Pull(v);
-    const int slot = weights_pool_.Find(turn.layer.value());
-    weights_pool_.Pin(slot);
+    EndVisits(turn);
+    // As far ahead as there are slots; what has one of its own is pulled on the way.
+    size_t ahead = plan_.weight_slots.size();
+    for (size_t v = visit_; v < visits_.size() && ahead > 0; ++v) {
+      Pull(v);
+      if (!HasOwnSlot(VisitTurn(v))) --ahead;
+    }
+    if (!HasOwnSlot(turn)) {
+      weights_pool_.Pin(WeightsSlot(turn));
+      open_visits_.push_back(visit_);
+    }
     ++visit_;
-    ++open_visits_;
-    if (!pass_.expands || turn.kind != LayerKind::kBlock || expanded_layer_ == turn.layer.value()) return;
-    RelayStep step = StepOfVisit(Kind::kExpand, turn);
-    step.weights = slot;
-    steps_.Add(step, {ResourceOf(ResourceKind::kWeights, slot)}, {ResourceOf(ResourceKind::kExpanded, 0)});
-    expanded_layer_ = turn.layer.value();
   }
   // The weights of a visit, if they are in no slot yet and there is one that is not needed before.
   void Pull(size_t visit) {
     const Turn& turn = VisitTurn(visit);
-    if (weights_pool_.Find(turn.layer.value()) != SlotPool::kNone) return;
-    const int slot = weights_pool_.TryTake(turn.layer.value(), static_cast<int64_t>(visit));
-    if (slot == SlotPool::kNone) return;
+    int slot = WeightsSlot(turn);
+    if (HasOwnSlot(turn)) {
+      if (visit < first_not_pulled_) return;
+      first_not_pulled_ = visit + 1;
+    } else {
+      if (slot != SlotPool::kNone) return;
+      slot = weights_pool_.TryTake(turn.layer.value(), static_cast<int64_t>(visit));
+      if (slot == SlotPool::kNone) return;
+    }
     RelayStep step = StepOfVisit(Kind::kPull, turn);
     step.weights = slot;
     steps_.Add(step, {}, {ResourceOf(ResourceKind::kWeights, slot)});
   }
   const Turn& VisitTurn(size_t visit) const { return turns_[static_cast<size_t>(visits_[visit])]; }
-  // Those before the next one are over.
-  void EndVisits() {
-    for (; open_visits_ > 0; --open_visits_) EndVisit(VisitTurn(visit_ - open_visits_).layer);
+  // Those before this turn's are over; of blocks that are depth first, when the head's is.
+  void EndVisits(const Turn& next) {
+    const bool is_depth_first = next.depth_first || next.kind == LayerKind::kHead;
+    std::erase_if(open_visits_, [&](size_t visit) {
+      if (is_depth_first && VisitTurn(visit).depth_first) return false;
+      EndVisit(VisitTurn(visit).layer);
+      return true;
+    });
   }
   void EndVisit(LayerId layer) {
     const int slot = weights_pool_.Find(layer.value());
@@ -131,6 +146,15 @@ class ScheduleBuilder {
       if (VisitTurn(v).layer == layer) return weights_pool_.SetNextUse(slot, static_cast<int64_t>(v));
     }
     weights_pool_.Free(slot);
+  }
+  // In the dtype that the turn computes in. Blocks that are depth first are expanded anew for each item.
+  void UseWeights(const Turn& turn) {
+    weights_ = WeightsSlot(turn);
+    if (!pass_.expands || turn.kind != LayerKind::kBlock || expanded_layer_ == turn.layer.value()) return;
+    RelayStep step = StepOfVisit(Kind::kExpand, turn);
+    step.weights = weights_;
+    steps_.Add(step, {ResourceOf(ResourceKind::kWeights, weights_)}, {ResourceOf(ResourceKind::kExpanded, 0)});
+    expanded_layer_ = turn.layer.value();
   }
 
   // ---- loads and stores ----
@@ -252,7 +276,7 @@ class ScheduleBuilder {
     }
     next_inner_ = std::max(next_inner_, t + 1);
     // The next turn may have to recompute: this one leaves it its slot, if it has any.
-    const int least_empty = SlotsOf(t).inner >= 0 ? 1 : 2;
+    const int least_empty = (SlotsOf(t).inner >= 0 ? 1 : 2) + SlotsOfNextItem(turns_[t]);
     for (; next_inner_ < turns_.size(); ++next_inner_) {
       const Turn& turn = turns_[next_inner_];
       if (turn.kind != LayerKind::kBlock || PlaceOf(turn) != InnerPlace::kSwap) continue;
@@ -260,6 +284,12 @@ class ScheduleBuilder {
       if (inners_.slots().num_empty() < least_empty) return;
       LoadInner(next_inner_);
     }
+  }
+  // Which the next item needs where blocks are depth first, beside those that this one still has and leaves.
+  int SlotsOfNextItem(const Turn& turn) const {
+    if (!turn.depth_first || turn.item == turns_.num_items() - 1) return 0;
+    const int held = turn.layer.value() - turns_.first_depth_first() + 1;
+    return turns_.num_depth_first() - held;
   }
   int BringInner(size_t t) {
     const Turn& turn = turns_[t];
@@ -426,10 +456,11 @@ class ScheduleBuilder {
 
   const bool is_final_;  // what comes back is known
   StepList steps_;
-  SlotPool weights_pool_;   // by layer; moments are visits
-  size_t visit_ = 0;        // the next one
-  size_t open_visits_ = 0;  // before it, whose weights are in use
-  int weights_ = -1;        // the slot of the present turn's
+  SlotPool weights_pool_;            // by layer; moments are visits
+  size_t visit_ = 0;                 // the next one
+  std::vector<size_t> open_visits_;  // before it, whose weights are in use, in slots that others take in turn
+  size_t first_not_pulled_ = 0;      // visits before it, whose weights have slots of their own, are pulled
+  int weights_ = -1;                 // the slot of the present turn's
   int expanded_layer_ = -1;
   int num_loaded_ = 0;  // turns whose tokens are in the list
   std::vector<TurnSlots> turn_slots_;
@@ -438,7 +469,7 @@ class ScheduleBuilder {
   GradientSteps gradients_;
 };
 
-// RelayStep::may_wait. Where the last block is back to back the head's pushes and its own take turns.
+// RelayStep::may_wait. Pushes of the head and of blocks that are depth first take turns.
 void FindPushesThatMayWait(std::vector<RelayStep>& steps) {
   std::vector<RelayStep*> pushes;
   for (RelayStep& step : steps) {
@@ -480,7 +511,7 @@ ModelSpec WithoutLayers(const ModelSpec& model, const std::vector<LayerId>& drop
 
 Turns TurnsOf(const ModelSpec& model, const RelayPlan& plan, const PassShape& pass) {
   return Turns(model, static_cast<int>(pass.vnodes.size()), pass.micro_batches, pass.forward_only,
-               plan.last_block_is_back_to_back() && pass.group_rounds == 0);
+               pass.in_group() ? 0 : plan.depth_first_blocks);
 }
 
 std::vector<RelayStep> BuildSchedule(const ModelSpec& model, const RelayPlan& plan, const PassShape& pass) {

@@ -19,13 +19,15 @@ namespace eps::worker {
 //    pulls. On the way back, where every version has been seen, it also brings inner activations from the host. A pull
 //    starts when the last reader of its slot is done, weight_slots - 1 layers ahead. A layer that is still in a slot is not
 //    pulled again, and the one that is needed last leaves: with weight_slots >= 2 the last block is pulled once, and with
-//    as many slots as layers (resident) every layer is.
+//    as many slots as layers (resident) every layer is. Blocks that are depth first have slots of their own and are pulled
+//    once.
 //  - Boundaries, and gradients under way, stay in their slots while there is room, and those that are needed last go to
 //    the host: KARMA's swapping by capacity (arXiv:2008.11421), in which the last layers stay, as the way back begins
 //    there. What is in a slot until it is needed is neither stored nor loaded.
-//  - The last block's forward and backward are back to back where the plan has the gradient slots for it: of each
-//    micro-batch in turn, with the head's between the two. Both layers' weights and both gradients are there meanwhile, and
-//    nothing of that block is kept for long, swapped or recomputed. Not in a group, whose exchanges go layer by layer.
+//  - The order is breadth first, which needs one layer's weights and gradient at a time, but for the last blocks, as many
+//    as the plan says: these are depth first, each micro-batch passing through all of them, the head and back, so that
+//    nothing of them is kept for long, swapped or recomputed. (Terms: Lamy-Poirier, arXiv:2211.05953.) Not in a group, whose
+//    exchanges go layer by layer.
 //  - Inner activations are kept, swapped or recomputed as the pass says. On the way back, the slots that become empty
 //    take what was swapped, in its order, as far ahead as they reach.
 //  - The way back ends with the lowest layer that trains. A frozen layer above it makes the gradient of its input, and
@@ -39,8 +41,6 @@ namespace eps::worker {
 //    then of each layer below, whatever nodes it gathers itself.
 // Waits follow from what each step reads and writes: a step waits for the last writer of what it reads, and for the
 // last readers of what it overwrites.
-//
-// plan: with the last block back to back: of two weight slots and two push slots at least
 std::vector<RelayStep> BuildSchedule(const ModelSpec& model, const RelayPlan& plan, const PassShape& pass);
 
 // The order of its forwards and backwards. The blocks that the pass leaves out are not in `model`.

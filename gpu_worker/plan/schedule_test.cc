@@ -28,8 +28,8 @@ struct Shape {
   int group_rounds = 0;  // 0: alone; else at least as many as this worker has nodes
   // Layers, from 0. The embedding's table is the head's, too: with it frozen the head trains its norm.
   std::vector<int> frozen;
-  std::vector<int> dropped;   // blocks, from 1, by the step
-  bool back_to_back = false;  // the last block's forward and backward
+  std::vector<int> dropped;  // blocks, from 1, by the step
+  int depth_first = 0;       // blocks, of those that have a backward
 };
 
 std::string Print(const Shape& s) {
@@ -38,7 +38,7 @@ std::string Print(const Shape& s) {
                       s.gradient_slots, " push slots ", s.push_slots, s.resident ? " resident" : "",
                       s.expands ? " expands" : "", s.bf16 ? " bf16" : " fp32", " held ", absl::StrJoin(s.held, ","),
                       " rounds ", s.group_rounds, " frozen ", absl::StrJoin(s.frozen, ","), " dropped ",
-                      absl::StrJoin(s.dropped, ","), s.back_to_back ? " back to back" : "");
+                      absl::StrJoin(s.dropped, ","), " depth first ", s.depth_first);
 }
 
 // A schedule with all that the checks need. Only counts of slots matter to a schedule, so spans stay empty.
@@ -54,18 +54,19 @@ struct Made {
     const int num_layers = shape.layers + 2;
     plan.max_pass_vnodes = shape.vnodes;
     plan.resident = shape.resident;
+    const int depth_first = plan.depth_first_blocks = std::min(shape.depth_first, BackwardBlocks());
     plan.weight_slots.resize(static_cast<size_t>(shape.resident ? num_layers : shape.weight_slots));
-    plan.inner_slots.resize(static_cast<size_t>(shape.inner_slots));
+    plan.depth_first_weight_slots.resize(static_cast<size_t>(shape.resident ? 0 : depth_first));
+    plan.inner_slots.resize(static_cast<size_t>(std::max(shape.inner_slots, depth_first)));
     plan.inner = Counts();
     plan.gradient_slots.resize(static_cast<size_t>(shape.gradient_slots));
-    if (shape.back_to_back) plan.last_block_gradient_slots = plan.gradient_slots;
+    plan.depth_first_gradient_slots.resize(static_cast<size_t>(depth_first * shape.gradient_slots));
     plan.push_slots.resize(static_cast<size_t>(shape.push_slots));
-    const int items = shape.vnodes * shape.micro_batches,
-              boundaries = (num_layers - (shape.back_to_back ? 2 : 1)) * items;
-    const int boundary_slots =
-        shape.resident ? std::max(4, boundaries + (shape.back_to_back ? 2 : 1)) : shape.boundary_slots;
+    const int items = shape.vnodes * shape.micro_batches, boundaries = (num_layers - 1 - depth_first) * items;
+    const auto least = static_cast<int>(RelayPlan::LeastBoundarySlots(depth_first));
+    const int boundary_slots = std::max(least, shape.resident ? boundaries + depth_first + 1 : shape.boundary_slots);
     plan.boundary_slots.resize(static_cast<size_t>(boundary_slots));
-    plan.host_boundary_slots = shape.resident ? 0 : std::max(0, boundaries - (boundary_slots - 4));
+    plan.host_boundary_slots = shape.resident ? 0 : std::max(0, boundaries - (boundary_slots - least));
     plan.token_slots.resize(2);
     pass.vnodes = shape.held;
     if (shape.held.empty()) {
@@ -86,15 +87,17 @@ struct Made {
     return GroupNodes(pass.vnodes, pass.num_vnodes, static_cast<int>(plan.max_subtree_leaves()));
   }
   std::vector<RelayStep> Build() const { return BuildSchedule(model, plan, pass); }
+  int BackwardBlocks() const {
+    return std::max(0, shape.layers + 1 - std::max(1, model.lowest_trainable_layer().value()));
+  }
   // Of the largest pass.
   InnerCounts Counts() const {
-    const int lowest = model.lowest_trainable_layer().value();
-    const int backward_blocks = std::max(0, shape.layers + 1 - std::max(1, lowest));
-    const int64_t total =
-        int64_t{std::max(0, backward_blocks - (shape.back_to_back ? 1 : 0))} * shape.vnodes * shape.micro_batches;
-    const int spare = shape.back_to_back ? std::max(1, shape.spare) : shape.spare;
-    InnerCounts counts{.total = total, .kept = std::min<int64_t>(total, shape.inner_slots - spare)};
-    if (shape.keeps_all && !shape.back_to_back) counts.kept = total;
+    const int depth_first = plan.depth_first_blocks;
+    const int64_t total = int64_t{BackwardBlocks() - depth_first} * shape.vnodes * shape.micro_batches;
+    const int spare = std::max(depth_first, shape.spare);
+    const auto slots = static_cast<int64_t>(plan.inner_slots.size());
+    InnerCounts counts{.total = total, .kept = std::min(total, slots - spare)};
+    if (shape.keeps_all && depth_first == 0) counts.kept = total;
     counts.kept = std::max<int64_t>(0, counts.kept);
     counts.swapped = std::min<int64_t>(shape.swapped, total - counts.kept);
     return counts;
@@ -306,7 +309,7 @@ class Simulator {
   std::string Record(const RelayStep& step, int micro_batches) const {
     return absl::StrCat("record of ", VnodeOf(step), " with ", micro_batches);
   }
-  static int Flag(int push, int leaf) { return push * 100 + leaf; }
+  static int Flag(int slot, int leaf) { return slot * 100 + leaf; }
 
   void ExpectWholeGradient(const RelayStep& step) {
     const int layer = step.layer.value(), vnode = VnodeOf(step);
@@ -328,7 +331,8 @@ class Simulator {
     const int vnode = VnodeOf(step);
     const std::string flag = absl::StrCat("flag of ", step.layer.value(), " vnode ", vnode);
     if (in_group()) return Write("group flag", Flag(step.flag_turn, vnode), flag);
-    Write("flag", Flag(step.push, vnode - step.node.first), flag);
+    EXPECT_LT(step.flags, made_.plan.num_flag_slots());
+    Write("flag", Flag(step.flags, vnode - step.node.first), flag);
   }
 
   // ---- a group ----
@@ -402,7 +406,7 @@ class Simulator {
     const int layer = step.layer.value();
     Expect(Read("push", step.push), Sum(layer, step.node), step);
     for (int leaf = 0; leaf < step.node.count; ++leaf) {
-      Expect(Read("flag", Flag(step.push, leaf)), absl::StrCat("flag of ", layer, " vnode ", step.node.first + leaf),
+      Expect(Read("flag", Flag(step.flags, leaf)), absl::StrCat("flag of ", layer, " vnode ", step.node.first + leaf),
              step);
     }
     pushes_[layer].push_back(step.node);
@@ -480,7 +484,7 @@ class Simulator {
 };
 
 // A push may wait where nothing that is under way can be waiting for it, or for what comes behind it: for a higher layer's.
-void CheckWhatMayWait(const std::vector<RelayStep>& steps, bool back_to_back) {
+void CheckWhatMayWait(const std::vector<RelayStep>& steps, bool depth_first) {
   std::vector<const RelayStep*> pushes;
   for (const RelayStep& step : steps) {
     if (step.kind == Kind::kPush) pushes.push_back(&step);
@@ -493,7 +497,7 @@ void CheckWhatMayWait(const std::vector<RelayStep>& steps, bool back_to_back) {
       }
     }
     EXPECT_EQ(pushes[i]->may_wait, !could_wait_for_it) << "push " << i;
-    EXPECT_TRUE(pushes[i]->may_wait || back_to_back) << "push " << i;
+    EXPECT_TRUE(pushes[i]->may_wait || depth_first) << "push " << i;
   }
 }
 
@@ -501,7 +505,7 @@ void Check(const Shape& shape) {
   SCOPED_TRACE(Print(shape));
   const Made made(shape);
   const std::vector<RelayStep> steps = made.Build();
-  CheckWhatMayWait(steps, shape.back_to_back);
+  CheckWhatMayWait(steps, shape.depth_first > 0);
   Simulator simulator(made, steps);
   simulator.Run();
 
@@ -515,7 +519,7 @@ void Check(const Shape& shape) {
   while (is_frozen(lowest) || made.IsDropped(lowest)) ++lowest;
   int back = 0;
   for (int layer = std::max(1, lowest); layer <= shape.layers; ++layer) back += made.IsDropped(layer) ? 0 : 1;
-  const int stashed = back - (shape.back_to_back && back > 0 ? 1 : 0);
+  const int stashed = back - std::min(back, made.plan.depth_first_blocks);
   const std::vector<InnerPlace> places = made.plan.PlacesOf(stashed, items);
   EXPECT_EQ(simulator.num_recomputes(), std::count(places.begin(), places.end(), InnerPlace::kRecompute));
   EXPECT_LE(simulator.num_inner_loads(), std::count(places.begin(), places.end(), InnerPlace::kSwap));
@@ -525,21 +529,21 @@ void Check(const Shape& shape) {
   for (const RelayStep& step : steps) EXPECT_TRUE(!step.backward || step.layer.value() >= lowest);
   const int slots = static_cast<int>(made.plan.weight_slots.size());
   // There: N. Back: every block that is no longer in a slot; one slot holds the head.
-  EXPECT_EQ(simulator.num_pulls(), blocks + 2 + std::max(0, back - (slots - 1)));
+  EXPECT_EQ(simulator.num_pulls(), blocks + 2 + std::max(0, stashed - (slots - 1)));
   // Whatever else it is, it can be this as well.
-  if (shape.back_to_back || shape.group_rounds > 0) return;
+  if (shape.depth_first > 0 || shape.group_rounds > 0) return;
   Shape changed = shape;
-  changed.weight_slots = std::max(2, shape.weight_slots);
-  changed.push_slots = std::max(2, shape.push_slots);
-  changed.back_to_back = true;
-  Check(changed);
+  for (int blocks_of_all = 1; blocks_of_all <= shape.layers; ++blocks_of_all) {
+    changed.depth_first = blocks_of_all;
+    Check(changed);
+  }
 }
 
-TEST(ScheduleTest, TheLastBlocksBackwardFollowsItsForwardWhereThePlanSaysSo) {
-  const Made made({.layers = 3, .vnodes = 2, .micro_batches = 2, .push_slots = 2, .back_to_back = true});
+// What is computed and pushed of layers from this one on: "there 3 vnode 0".
+std::vector<std::string> OrderFrom(int layer, const Made& made) {
   std::vector<std::string> order;
   for (const RelayStep& step : made.Build()) {
-    if (step.layer.value() < 3) continue;
+    if (step.layer.value() < layer) continue;
     const char* what = step.kind == Kind::kForward    ? "there"
                        : step.kind == Kind::kHead     ? "head"
                        : step.kind == Kind::kBackward ? "back"
@@ -549,6 +553,10 @@ TEST(ScheduleTest, TheLastBlocksBackwardFollowsItsForwardWhereThePlanSaysSo) {
     order.push_back(
         absl::StrCat(what, " ", step.layer.value(), " vnode ", step.vnode, step.may_wait ? "" : " at once"));
   }
+  return order;
+}
+
+TEST(ScheduleTest, AMicroBatchPassesThroughBlocksThatAreDepthFirstTheHeadAndBackBeforeTheNextOneComes) {
   std::vector<std::string> want;
   for (const int vnode : {0, 0, 1, 1}) {
     want.push_back(absl::StrCat("there 3 vnode ", vnode));
@@ -559,7 +567,33 @@ TEST(ScheduleTest, TheLastBlocksBackwardFollowsItsForwardWhereThePlanSaysSo) {
   want.insert(want.begin() + 7, "push 3 vnode 0");
   want.insert(want.begin() + 13, "push 4 vnode 1 at once");  // the block's of vnode 0 may be waiting for it
   want.push_back("push 3 vnode 1");
-  EXPECT_EQ(order, want);
+  EXPECT_EQ(OrderFrom(3, Made({.layers = 3, .vnodes = 2, .micro_batches = 2, .depth_first = 1})), want);
+
+  want.clear();
+  for (int item = 0; item < 3; ++item) {
+    for (const char* turn : {"there 2", "there 3", "head 4", "back 3", "back 2"}) {
+      want.push_back(absl::StrCat(turn, " vnode 0"));
+    }
+  }
+  want.insert(want.begin() + 13, "push 4 vnode 0");
+  want.insert(want.begin() + 15, "push 3 vnode 0");
+  want.push_back("push 2 vnode 0");
+  EXPECT_EQ(OrderFrom(2, Made({.layers = 3, .vnodes = 1, .micro_batches = 3, .depth_first = 2})), want);
+}
+
+// Whose slots no other layer takes, so that nothing keeps them waiting.
+TEST(ScheduleTest, BlocksThatAreDepthFirstArePulledOnceAndAhead) {
+  const Made made({.layers = 5, .vnodes = 1, .micro_batches = 2, .depth_first = 3});
+  std::vector<std::string> pulls;
+  for (const RelayStep& step : made.Build()) {
+    if (step.kind == Kind::kForward && step.layer == LayerId(2)) break;
+    if (step.kind == Kind::kPull) pulls.push_back(absl::StrCat(step.layer.value(), " into ", step.weights));
+    if (step.kind == Kind::kPull && step.layer >= LayerId(3) && step.layer <= LayerId(5)) {
+      EXPECT_TRUE(step.waits_for.empty());
+    }
+  }
+  EXPECT_EQ(pulls, (std::vector<std::string>{"0 into 0", "1 into 1", "2 into 0", "3 into 2", "4 into 3", "5 into 4",
+                                             "6 into 1"}));
 }
 
 TEST(ScheduleTest, FrozenLayersPushNothingAndTheWayBackEndsWithTheLowestThatTrains) {
@@ -842,7 +876,7 @@ TEST(ScheduleTest, AForwardOnlyPassEndsWithLogits) {
                .push_slots = 2,
                .resident = resident,
                .held = {0},
-               .back_to_back = resident});
+               .depth_first = resident ? 2 : 0});
     made.pass.forward_only = true;
     made.pass.micro_batches = 1;
     const std::vector<RelayStep> steps = made.Build();
@@ -857,14 +891,14 @@ TEST(ScheduleTest, AForwardOnlyPassEndsWithLogits) {
 
 TEST(ScheduleTest, APassThatEvaluatesMakesARecordOfEachVnodeAndNoGradient) {
   for (const bool resident : {false, true}) {
-    // In the slots of a plan whose training passes are back to back, of which even one block's may be.
+    // In the slots of a plan with all blocks depth first.
     for (const int layers : {1, 2}) {
       Made small({.layers = layers,
                   .vnodes = 3,
                   .micro_batches = 2,
                   .push_slots = 2,
                   .resident = resident,
-                  .back_to_back = true});
+                  .depth_first = layers});
       small.pass.forward_only = small.pass.evaluates = true;
       Simulator(small, small.Build()).Run();
     }
@@ -904,18 +938,18 @@ zero_gradient head vnode 0 gradient 0
 start_record head vnode 0 record 0
 head head vnode 0 micro-batch 0 weights 0 tokens 0 input 1 output 2 gradient 0 record 0 after 4 after 6
 store_record head vnode 0 record 0 after 10
-emit_leaf head vnode 0 node {0} gradient 0 push 0
-push head vnode 0 node {0} push 0 after 12
+emit_leaf head vnode 0 node {0} gradient 0 push 0 flags 0
+push head vnode 0 node {0} push 0 flags 0 after 12
 load_tokens embedding vnode 0 micro-batch 0 tokens 0
 zero_gradient h.0 vnode 0 gradient 0
 recompute h.0 vnode 0 micro-batch 0 weights 1 input 0 inner 0
 backward h.0 vnode 0 micro-batch 0 weights 1 input 0 output 2 inner 0 gradient 0
-emit_leaf h.0 vnode 0 node {0} gradient 0 push 0 after 13
-push h.0 vnode 0 node {0} push 0 after 18
+emit_leaf h.0 vnode 0 node {0} gradient 0 push 0 flags 0 after 13
+push h.0 vnode 0 node {0} push 0 flags 0 after 18
 zero_gradient embedding vnode 0 gradient 0
 backward embedding vnode 0 micro-batch 0 tokens 0 output 2 gradient 0 after 14
-emit_leaf embedding vnode 0 node {0} gradient 0 push 0 after 19
-push embedding vnode 0 node {0} push 0 after 22
+emit_leaf embedding vnode 0 node {0} gradient 0 push 0 flags 0 after 19
+push embedding vnode 0 node {0} push 0 flags 0 after 22
 )");
 }
 

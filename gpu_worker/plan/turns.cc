@@ -6,7 +6,7 @@
 
 namespace eps::worker {
 
-Turns::Turns(const ModelSpec& model, int num_vnodes, int micro_batches, bool forward_only, bool back_to_back)
+Turns::Turns(const ModelSpec& model, int num_vnodes, int micro_batches, bool forward_only, int depth_first_blocks)
     : num_layers_(static_cast<int>(model.layers.size())),
       num_items_(num_vnodes * micro_batches),
       micro_batches_(micro_batches),
@@ -14,15 +14,11 @@ Turns::Turns(const ModelSpec& model, int num_vnodes, int micro_batches, bool for
       lowest_(model.lowest_trainable_layer().value()),
       first_backward_block_(std::max(lowest_, 1)),
       num_backward_blocks_(forward_only ? 0 : std::max(0, num_layers_ - 1 - first_backward_block_)),
-      back_to_back_(back_to_back && num_backward_blocks_ > 0) {
-  const int last_block = num_layers_ - 2;
-  const int apart = back_to_back_ ? last_block : num_layers_;  // layers of which one way is a visit of its own
-  for (int layer = 0; layer < apart; ++layer) ListVisit(model, layer, layer == num_layers_ - 1);
-  if (back_to_back_) ListBackToBack(model);
+      num_depth_first_(std::min(depth_first_blocks, num_backward_blocks_)) {
+  for (int layer = 0; layer < first_depth_first(); ++layer) ListVisit(model, layer, false);
+  ListDepthFirst(model);
   if (forward_only) return;
-  for (int layer = back_to_back_ ? last_block - 1 : last_block; layer >= lowest_; --layer) {
-    ListVisit(model, layer, true);
-  }
+  for (int layer = first_depth_first() - 1; layer >= lowest_; --layer) ListVisit(model, layer, true);
 }
 
 Turn Turns::TurnOf(const ModelSpec& model, int layer, bool backward, int item) const {
@@ -39,29 +35,31 @@ void Turns::ListVisit(const ModelSpec& model, int layer, bool backward) {
   for (int item = 0; item < num_items_; ++item) turns_.push_back(TurnOf(model, layer, backward, item));
 }
 
-void Turns::ListBackToBack(const ModelSpec& model) {
+void Turns::ListDepthFirst(const ModelSpec& model) {
+  const int head = num_layers_ - 1;
   for (int item = 0; item < num_items_; ++item) {
-    Turn there = TurnOf(model, num_layers_ - 2, false, item);
-    there.back_to_back = true;
-    Turn back = there;
-    back.backward = true;
-    back.starts_visit = false;
-    turns_.push_back(there);
-    turns_.push_back(TurnOf(model, num_layers_ - 1, true, item));
-    turns_.push_back(back);
+    const auto add = [&](int layer, bool backward) {
+      Turn turn = TurnOf(model, layer, backward, item);
+      turn.depth_first = layer != head;
+      turn.starts_visit &= !backward || layer == head;
+      turns_.push_back(turn);
+    };
+    for (int layer = first_depth_first(); layer < head; ++layer) add(layer, false);
+    add(head, true);
+    for (int layer = head - 1; layer >= first_depth_first(); --layer) add(layer, true);
   }
 }
 
 int64_t Turns::ForwardOf(int layer, int item) const {
-  const int64_t first_visit = int64_t{num_layers_ - 2} * num_items_;  // of the last block
-  if (!back_to_back_ || layer < num_layers_ - 2) return int64_t{layer} * num_items_ + item;
-  return first_visit + 3 * int64_t{item} + (layer - (num_layers_ - 2));
+  if (layer < first_depth_first()) return int64_t{layer} * num_items_ + item;
+  return depth_first_begin() + item * depth_first_turns() + (layer - first_depth_first());
 }
 
 int64_t Turns::BackwardOf(int layer, int item) const {
   if (forward_only_ || layer < lowest_ || layer > num_layers_ - 2) return SlotPool::kNever;
-  if (back_to_back_ && layer == num_layers_ - 2) return ForwardOf(layer, item) + 2;
-  return int64_t{num_layers_ + num_layers_ - 2 - layer} * num_items_ + item;
+  if (layer >= first_depth_first()) return ForwardOf(layer, item) + 2 * int64_t{num_layers_ - 1 - layer};
+  const int64_t begin = depth_first_begin() + num_items_ * depth_first_turns();  // of the way back from there
+  return begin + int64_t{first_depth_first() - 1 - layer} * num_items_ + item;
 }
 
 int64_t Turns::NextUseOfInput(int layer, int item, int64_t t) const {

@@ -154,7 +154,7 @@ class Measurement {
     step.backward = kind == Kind::kBackward || kind == Kind::kHead;
     step.vnode = step.micro_batch = 0;
     step.node = {0, 1};
-    step.weights = step.gradient = step.tokens = step.record = step.input = step.inner = step.push = 0;
+    step.weights = step.gradient = step.tokens = step.record = step.input = step.inner = step.push = step.flags = 0;
     step.output = 1;
     return step;
   }

@@ -21,6 +21,13 @@ absl::StatusOr<std::vector<std::byte*>> Map(const std::vector<ArenaSpan>& spans,
   return addresses;
 }
 
+// Those of blocks that are depth first behind all others.
+absl::StatusOr<std::vector<std::byte*>> Map(std::vector<ArenaSpan> spans, const std::vector<ArenaSpan>& depth_first,
+                                            Device& device) {
+  spans.insert(spans.end(), depth_first.begin(), depth_first.end());
+  return Map(spans, device);
+}
+
 }  // namespace
 
 absl::StatusOr<ArenaMap> MapArena(const RelayPlan& plan, Device& device) {
@@ -30,11 +37,9 @@ absl::StatusOr<ArenaMap> MapArena(const RelayPlan& plan, Device& device) {
                                                      device.arena_bytes()));
   }
   ArenaMap map;
-  EPS_ASSIGN_OR_RETURN(map.weights, Map(plan.weight_slots, device));
+  EPS_ASSIGN_OR_RETURN(map.weights, Map(plan.weight_slots, plan.depth_first_weight_slots, device));
   EPS_ASSIGN_OR_RETURN(map.expanded, Map(plan.expanded_weights, device));
-  EPS_ASSIGN_OR_RETURN(map.gradients, Map(plan.gradient_slots, device));
-  EPS_ASSIGN_OR_RETURN(const std::vector<std::byte*> beside_head, Map(plan.last_block_gradient_slots, device));
-  map.gradients.insert(map.gradients.end(), beside_head.begin(), beside_head.end());
+  EPS_ASSIGN_OR_RETURN(map.gradients, Map(plan.gradient_slots, plan.depth_first_gradient_slots, device));
   EPS_ASSIGN_OR_RETURN(map.pushes, Map(plan.push_slots, device));
   EPS_ASSIGN_OR_RETURN(map.boundaries, Map(plan.boundary_slots, device));
   EPS_ASSIGN_OR_RETURN(map.tokens, Map(plan.token_slots, device));

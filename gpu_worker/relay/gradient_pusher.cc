@@ -50,7 +50,7 @@ void GradientPusher::EnqueuePush(const RelayStep& step, const PassContext& pass)
            .num_elems = layer.trainable_elems,
            .dtype = PushedDtype(step.node, pass.gradients),
            .node = step.node,
-           .flags = arena_.records + plan_.FlagsOffset(step.push),
+           .flags = arena_.records + plan_.FlagsOffset(step.flags),
            .num_flags = step.node.count,
            .first_flag = 0,
            .may_wait = step.may_wait,

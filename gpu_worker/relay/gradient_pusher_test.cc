@@ -100,7 +100,7 @@ class GradientPusherTest : public ::testing::Test {
     std::memcpy(to, flags.data(), flags.size() * sizeof(int32_t));
   }
   absl::Status PushBlock() {
-    step_ = {.kind = RelayStep::Kind::kPush, .layer = kBlock, .node = {0, kVnodes}, .push = 0};
+    step_ = {.kind = RelayStep::Kind::kPush, .layer = kBlock, .node = {0, kVnodes}, .push = 0, .flags = 0};
     pusher_->EnqueuePush(step_, pass_);
     return EndPass();
   }

@@ -158,7 +158,7 @@ int32_t* LayerRunner::Flag(const RelayStep& step, int vnode, const PassContext& 
   if (pass.group != nullptr) {
     return reinterpret_cast<int32_t*>(arena_.records + plan_.GroupFlagsOffset(step.flag_turn)) + vnode;
   }
-  return reinterpret_cast<int32_t*>(arena_.records + plan_.FlagsOffset(step.push)) + (vnode - step.node.first);
+  return reinterpret_cast<int32_t*>(arena_.records + plan_.FlagsOffset(step.flags)) + (vnode - step.node.first);
 }
 
 LossRecord* LayerRunner::Record(const RelayStep& step) const {

@@ -252,8 +252,7 @@ TEST_F(PushRoomTest, TheHeadsGradientsDoNotWaitForABlocksThatWaitForThem) {
   Use(8);
   const PlanRequest request = Request();
   PlanChoice choice = LeastChoice(NeedsOf(request));
-  choice.last_block_is_back_to_back = true;
-  choice.push_slots = 2;
+  choice.depth_first_blocks = 1;
   RelayPlan plan = LayArena(request, NeedsOf(request), choice);
   plan.host_push_bytes = 2 * plan.push_slots[0].num_bytes;  // and no room for the others
   const LayerSpec& last_block = model_.layers[model_.layers.size() - 2];

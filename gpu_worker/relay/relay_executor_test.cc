@@ -747,17 +747,18 @@ TEST_F(RelayExecutorTest, ALastBlockThatIsBackToBackChangesNoBit) {
       Use(run);
       const StepOutcome want = RunStep({});
       for (const bool own_memory : {false, true}) {
-        for (const int gradient_slots : {1, 3}) {
+        for (const auto& [gradient_slots, blocks] : {std::pair(1, 1), {3, 1}, {1, 2}, {3, 2}}) {
           const int64_t kept = gradient_slots == 1 ? 3 : 0;
           Way way{.inner = InnerPolicy::kAuto, .own_memory = own_memory};
-          way.choice = PlanChoice{.inner_slots = kept + 2,
+          way.choice = PlanChoice{.inner_slots = kept + blocks + 1,
                                   .kept_inner = kept,
                                   .swapped_inner = 2,
+                                  .weight_slots = gradient_slots == 1 ? 1 : 2,
                                   .gradient_slots = gradient_slots,
-                                  .push_slots = 2,
-                                  .last_block_is_back_to_back = true};
-          const std::string which =
-              absl::StrCat(DtypeName(dtype), " frozen '", freeze, "', ", gradient_slots, " slots, ", kept, " kept");
+                                  .push_slots = gradient_slots == 1 ? 2 : 1,
+                                  .depth_first_blocks = blocks};
+          const std::string which = absl::StrCat(DtypeName(dtype), " frozen '", freeze, "', ", gradient_slots,
+                                                 " slots, ", kept, " kept, ", blocks, " blocks depth first");
           ExpectSameBits(want, RunStep(way), which);
           way.workers = two;
           ExpectSameBits(want, RunStep(way), which + ", two workers");

@@ -54,14 +54,14 @@ class RoomTest(ByHandTest):
             self.assertEqual(model_hash(out), model_hash(quiet))
             self.assertEqual(summary(out)["loss"], summary(quiet)["loss"])
 
-    def test_the_head_and_a_block_that_is_back_to_back_with_it_do_not_wait_for_each_other(self):
+    def test_the_head_and_blocks_that_are_depth_first_do_not_wait_for_each_other(self):
         spec = self.work.spec({**SPEC, "model": {"layers": 3}, "batch": {"virtual_nodes": 8}, "steps": 3})
-        out = self.work.out("back-to-back")
+        out = self.work.out("depth-first")
         daemon, address = self.start_daemon(spec, out, "--contribution-window", 1)  # the daemon takes what comes next alone
         worker = self.start_worker(address, "--device-memory", "2MiB")
         for process in (worker, daemon):
             self.assertEqual(process.wait(60 * TIME_SCALE), 0, self.log(process))
-        self.assertIn("last_block_back_to_back=1", self.log(worker))
+        self.assertRegex(self.log(worker), r"depth_first_blocks=[1-3]\b")
         quiet = self.work.out("quiet")
         self.train_ok(spec, quiet)
         self.assertEqual(model_hash(out), model_hash(quiet))

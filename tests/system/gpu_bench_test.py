@@ -272,7 +272,7 @@ class EpsSideTest(ByHandTest):
             self.assertLessEqual(planned["host_total_bytes"] + parts.HOST_SPARE, 128 << 30)
             counts = eps_side.plan_in_short(planned, eps_side.Profile(), host_memory)
             self.assertEqual(counts["kept"] + counts["swapped"] + counts["recomputed"],
-                             (models.GPT_1B.layers - counts["last_block_back_to_back"]) * batch.micro_batches)
+                             (models.GPT_1B.layers - counts["depth_first_blocks"]) * batch.micro_batches)
             bench.host_bytes = 24 << 30  # what the daemon and boundaries take
             planned, _, host_memory = bench.plan(models.GPT_1B, batch, "relay", cap, time.monotonic() + 60)
             self.assertEqual((planned["device"]["swapped_inner"], host_memory), (0, 0))

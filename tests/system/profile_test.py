@@ -75,7 +75,7 @@ class ProfileTest(SystemTest):
         spec = self.work.spec()
         cap = self.plan(spec)["device"]["smallest_cap_bytes"]
         explained = self.plan(spec, "--device-memory", cap, "--explain")["explanation"]
-        places = [b["kept"] + b["swapped"] + b["recomputed"] for b in explained["blocks"] if not b["back_to_back"]]
+        places = [b["kept"] + b["swapped"] + b["recomputed"] for b in explained["blocks"] if not b["depth_first"]]
         self.assertEqual(set(places), {4 * 2})
         self.assertEqual((explained["blocks"][0]["first"], explained["blocks"][-1]["last"]), ("h.0", "h.2"))
         self.assertLess(explained["seconds_with_one_more_gib_of_device_memory"], self.plan(
