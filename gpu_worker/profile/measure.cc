@@ -280,7 +280,7 @@ class Measurement {
 
   // Copies of swapped activations, updates and a block's forward, each alone and each beside each other.
   absl::Status MeasureSharing() {
-    UpdateLoop update(UsableCores());
+    UpdateLoop update(UsableCores(), model_.num_trainable_elems());
     Stream &in = device_->stream(StreamId::kIn), &out = device_->stream(StreamId::kOut);
     blocks_ = VisitsOf(Kind::kForward, LayerOf(LayerKind::kBlock));
     std::array<Repeated, kNumActivities> all;
@@ -340,7 +340,7 @@ class Measurement {
     const auto bytes = static_cast<double>(CopyBytes());
     profile_.in_bytes_per_second = alone[1] * bytes;
     profile_.out_bytes_per_second = alone[2] * bytes;
-    profile_.update_bytes_per_second = alone[3] * UpdateLoop::kBytes * static_cast<double>(UpdateLoop::kElems);
+    profile_.update_bytes_per_second = alone[3] * UpdateLoop::kBytes * static_cast<double>(UpdateLoop::kWindowElems);
     const auto part = [](double of_speed) { return std::clamp(of_speed, 0.01, 1.0); };
     for (size_t a = 1; a < all.size(); ++a) {
       for (size_t b = 0; b < all.size(); ++b) {

@@ -1,5 +1,8 @@
 #include "gpu_worker/profile/update_loop.h"
 
+#include <unistd.h>
+
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <thread>
@@ -8,19 +11,37 @@
 #include "absl/status/status.h"
 
 namespace eps::worker {
+namespace {
 
-UpdateLoop::UpdateLoop(int threads) : threads_(static_cast<size_t>(threads)) {
-  for (auto& array : arrays_) array.assign(kElems, 1.0f);
+// Where the system does not say: what the largest servers have.
+constexpr int64_t kCacheBytes = int64_t{512} << 20;
+
+size_t Windows(int64_t state_elems) {
+  const int64_t told = sysconf(_SC_LEVEL3_CACHE_SIZE);
+  const double most_elems = 2.0 * static_cast<double>(told > 0 ? told : kCacheBytes) / UpdateLoop::kStateBytes;
+  const double elems = std::min(static_cast<double>(state_elems), most_elems);
+  return std::max<size_t>(1, static_cast<size_t>(elems / static_cast<double>(UpdateLoop::kWindowElems)));
+}
+
+}  // namespace
+
+UpdateLoop::UpdateLoop(int threads, int64_t state_elems)
+    : threads_(static_cast<size_t>(threads)), windows_(Windows(state_elems)) {
+  for (auto& array : arrays_) array.assign(windows_ * kWindowElems, 1.0f);
 }
 
 absl::Status UpdateLoop::Run(int64_t times) {
   std::vector<std::thread> threads;
   for (size_t t = 0; t < threads_; ++t) {
     threads.emplace_back([this, t, times] {
-      for (int64_t i = 0; i < times; ++i) Part(kElems / threads_ * t, kElems / threads_ * (t + 1));
+      for (size_t i = next_; i < next_ + static_cast<size_t>(times); ++i) {
+        const size_t window = i % windows_ * kWindowElems;
+        Part(window + kWindowElems / threads_ * t, window + kWindowElems / threads_ * (t + 1));
+      }
     });
   }
   for (std::thread& thread : threads) thread.join();
+  next_ = (next_ + static_cast<size_t>(times)) % windows_;
   return absl::OkStatus();
 }
 
