@@ -14,8 +14,7 @@ import eps_run
 import processes
 from part_report import Failed
 
-# Two weight slots: with more, some layers are still there on the way back, and models.pulled_bytes does not hold.
-CHOICES = {"relay": {"weight_slots": 2}, "resident": {"resident": True}, "keep": {"weight_slots": 2, "inner": "KEEP"}}
+CHOICES = {"relay": {}, "resident": {"resident": True}, "keep": {"inner": "KEEP"}}
 # The first steps load code, register memory (two versions of each blob), and touch what was only promised.
 WARM_UP = 3
 MOST_SECONDS = 900  # for one run: what takes longer hangs

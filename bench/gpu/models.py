@@ -71,9 +71,11 @@ def executed_operations(model, tokens, recomputed):
     return model_operations(model, tokens) + recomputed * forward
 
 
-def pulled_bytes(model):
-    """A relay of N layers pulls 2 N - 3: each on the way there, and blocks but the last one on the way back."""
-    blocks = (2 * model.layers - 1) * model.block_parameters
+def pulled_bytes(model, depth_first=0, weight_slots=2):
+    """Each layer on the way there; on the way back the blocks that are not depth first, but for those that are still in a
+    slot: in all but one, which has the head."""
+    back = max(0, model.layers - depth_first - (weight_slots - 1))
+    blocks = (model.layers + back) * model.block_parameters
     embedding, head = (model.vocab + model.context) * model.d, (model.vocab + 2) * model.d
     return WIRE_BYTES * (blocks + embedding + head)
 
@@ -121,16 +123,16 @@ class Ceilings:
             dram_bytes=28 * update["parameters"] / update["floor_seconds"] if update else None)
 
 
-def floor_seconds(model, batch, recomputed, ceilings, host_boundaries=1.0, swapped_bytes=0):
+def floor_seconds(model, batch, recomputed, ceilings, pulled, host_boundaries=1.0, swapped_bytes=0):
     """The time of a step by what bounds it, were everything else hidden: {compute, in, out, update, host}; None where
-    the ceiling is not known. The step's floor is the largest. `host_boundaries`: the share of boundaries that live on
+    the ceiling is not known. The step's floor is the largest. `pulled`: bytes; `host_boundaries`: the share of boundaries on
     the host; `swapped_bytes`: of inner activations, which go out and come in once."""
     tokens = batch.tokens(model)
     stash_in, stash_out = (host_boundaries * num_bytes + swapped_bytes for num_bytes in boundary_bytes(model, tokens))
     # A push is written to the worker's inbox, copied into the daemon, and read there by the update (counted with it).
-    host = pulled_bytes(model) + 3 * pushed_bytes(model) + stash_in + stash_out + update_bytes(model)
+    host = pulled + 3 * pushed_bytes(model) + stash_in + stash_out + update_bytes(model)
     amounts = {"compute": (executed_operations(model, tokens, recomputed), ceilings.flops),
-               "in": (pulled_bytes(model) + stash_in, ceilings.in_bytes),
+               "in": (pulled + stash_in, ceilings.in_bytes),
                "out": (pushed_bytes(model) + stash_out, ceilings.out_bytes),
                "update": (model.parameters, ceilings.parameters_updated),
                "host": (host, ceilings.dram_bytes)}

@@ -29,7 +29,6 @@ HOST_SPARE = 4 * GIB  # of DRAM, for the system and what has no plan
 MOST_SWAPPED = 32 * GIB  # of activations: what is taken is pinned before a run's first step, some seconds for 10 GiB
 PROFILE_SHARE = 0.3  # of the time that is left, for a profile
 TORCH_SECONDS = 12  # for each of PyTorch's variants, before further runs of ours get any
-FEWER_MICRO_BATCHES = 2
 CURVE = (8, 1, 4, 2, 16)  # micro-batches, the most telling ones first
 BATCHES = (32, 64, 128, 256)  # sequences, of L2L's table (arXiv:2002.05645)
 OUR_SHARE = 0.4  # of the time that is left, for a run of ours: one that hangs leaves the rest to the others
@@ -47,6 +46,12 @@ def tail_json(text):
 def speed_ratio(one, other):
     """None without both."""
     return share(one["tokens_per_second"], other["tokens_per_second"]) if one and other else None
+
+
+def fastest(runs):
+    """Of those that ran; None if none did."""
+    ran = [got for got in runs if got and "tokens_per_second" in got]
+    return max(ran, key=lambda got: got["tokens_per_second"], default=None)
 
 
 def share_of_time(deadline, part):
@@ -130,8 +135,10 @@ class Bench:
         got["recomputed"] = recomputed_share(planned, model, batch)
         got["host_planned_bytes"] = planned["host_total_bytes"]
         host = planned["worker_host"]
+        device = planned["device"]
+        got["pulled_bytes"] = models.pulled_bytes(model, device["depth_first_blocks"], device["weight_slots"])
         got["floors"] = models.floor_seconds(
-            model, batch, got["recomputed"], self.ceilings,
+            model, batch, got["recomputed"], self.ceilings, got["pulled_bytes"],
             min(1.0, host["boundary_bytes"] / (models.WIRE_BYTES * batch.tokens(model) * model.d * model.layers)),
             host["inner_bytes"])
         rate = models.model_operations(model, 1) * got["tokens_per_second"]
@@ -161,8 +168,7 @@ class Bench:
 
     def best(self, torch):
         """The fastest variant; None if none ran."""
-        ran = [variant for variant in torch["variants"].values() if "tokens_per_second" in variant]
-        return max(ran, key=lambda variant: variant["tokens_per_second"], default=None)
+        return fastest(torch["variants"].values())
 
     # ---- Parts ----
 
@@ -240,38 +246,40 @@ class Bench:
                   for name, each in runs.items() if each}
         return middle, runs, errors
 
-    def compare(self, model, batch, cap, variants):
+    def compare(self, model, forms, cap, variants):
+        """forms: two Batches of as many tokens a step, in micro-batches that a relay likes and, where time allows, in fewer
+        and larger ones, which are PyTorch's."""
         def run(deadline):
-            m, fewer = self.model(model), dataclasses.replace(batch, micro_batches=FEWER_MICRO_BATCHES)
+            m, (batch, larger) = self.model(model), forms
             torch_seconds = 0 if self.tiny else TORCH_SECONDS * len(variants.split(","))
             began = time.monotonic()
             self.profile(m, batch, deadline)
             ready = time.monotonic()
             middle, rounds, errors = self.both_ways(m, batch, self.cap(cap), self.rounds, deadline)
-            pairs, not_reached = {batch: middle}, [f"no time was left for {fewer.micro_batches} micro-batches"]
+            pairs, not_reached = {batch: middle}, [f"no time was left for {larger.micro_batches} micro-batches"]
             one_pair = (time.monotonic() - ready) / self.rounds
 
-            def add_fewer(until):
-                """As many tokens a micro-batch: how many there are decides what of them must be kept."""
-                if fewer not in pairs and until - time.monotonic() > 1.3 * one_pair:
-                    pairs[fewer], rounds[f"{fewer.micro_batches}_micro_batches"], failed = self.both_ways(
-                        m, fewer, self.cap(cap), 1, until)
-                    not_reached[:] = [f"{fewer.micro_batches} micro-batches, {why}" for why in failed]
+            def add_larger(until):
+                if larger not in pairs and until - time.monotonic() > 1.3 * one_pair:
+                    pairs[larger], rounds[f"{larger.micro_batches}_micro_batches"], failed = self.both_ways(
+                        m, larger, self.cap(cap), 1, until)
+                    not_reached[:] = [f"{larger.micro_batches} micro-batches, {why}" for why in failed]
 
-            add_fewer(deadline - torch_seconds)
-            torch = self.torch(m, batch, variants, deadline)
-            add_fewer(deadline)  # if it was faster than that
+            add_larger(deadline - torch_seconds)
+            torch = self.torch(m, larger, variants, deadline)
+            add_larger(deadline)  # if it was faster than that
             best = self.best(torch)
-            relay = middle.get("relay")
-            ratios = {"relay_to_resident": speed_ratio(relay, middle.get("resident")),
-                      "relay_to_torch": speed_ratio(relay, best),
-                      f"relay_to_resident_with_{fewer.micro_batches}_micro_batches": speed_ratio(
-                          *(pairs.get(fewer, {}).get(name) for name in ("relay", "resident")))}
+            relay, resident = (fastest(pair.get(name) for pair in pairs.values()) for name in ("relay", "resident"))
+            ratios = {"relay_to_resident": speed_ratio(middle.get("relay"), middle.get("resident")),
+                      f"relay_to_resident_with_{larger.micro_batches}_micro_batches": speed_ratio(
+                          *(pairs.get(larger, {}).get(name) for name in ("relay", "resident"))),
+                      "fastest_relay_to_fastest_resident": speed_ratio(relay, resident),
+                      "relay_to_torch": speed_ratio(relay, best)}
             names = {"relay": f"relay, cap {gib(self.cap(cap)):.3g} GiB", "resident": "everything resident"}
             ours = {f"{names[name]}, {each.micro_batches} micro-batches": got
                     for each, pair in pairs.items() for name, got in pair.items()}
-            said = compared(m, pairs, best, ratios["relay_to_torch"], torch)
-            outcome = Outcome("; ".join([*errors, *said, *not_reached]), [speed_table(m, batch, ours, torch)],
+            said = compared(m, pairs, best, ratios, torch)
+            outcome = Outcome("; ".join([*errors, *said, *not_reached]), [speed_table(m, larger, ours, torch)],
                               {**ratios, "rounds": rounds, "torch": torch, "profile_seconds": ready - began})
             if errors:
                 raise Failed(outcome.said, outcome)
@@ -456,7 +464,8 @@ class Bench:
     def parts(self):
         quick = "eager,compiled,eager+offload,compiled+checkpoint"  # compiling takes longest
         every = "eager,compiled,whole,compiled+autocast,eager+checkpoint,compiled+checkpoint,compiled+offload"
-        bert, gpt = self.batch(4, 32), self.batch(4, 8)
+        bert = (self.batch(8, 16), self.batch(4, 32))
+        gpt = (self.batch(8, 4), self.batch(4, 8))
         parts = [
             Part("ceilings", self.measure_ceilings, 45),
             Part("bert-large", self.compare(models.BERT_LARGE, bert, 8 * GIB, quick), 85),

@@ -24,8 +24,8 @@ def gib(num_bytes):
 
 # ---- In words ----
 
-def compared(model, pairs, best, relay_to_torch, torch):
-    """pairs: by Batch, the first of which is PyTorch's too."""
+def compared(model, pairs, best, ratios, torch):
+    """pairs: by Batch; ratios: of the fastest of all pairs."""
     for batch, pair in pairs.items():
         if relay := pair.get("relay"):
             yield (f"{batch.tokens(model):,} tokens a step in {batch.micro_batches} micro-batches: relay in "
@@ -33,9 +33,10 @@ def compared(model, pairs, best, relay_to_torch, torch):
             if ratio := share(relay["tokens_per_second"], pair.get("resident", {}).get("tokens_per_second")):
                 yield f"{ratio:.3f} of everything resident (goal 0.95)"
             yield f"waits {relay['wait_fraction']:.1%} (goal below 5%)"
-    if relay_to_torch:
-        yield (f"the relay of {next(iter(pairs)).micro_batches} micro-batches {relay_to_torch:.3f} of PyTorch's best, "
-               f"{best['variant']} (goal 1.0)")
+    if len(pairs) > 1 and ratios["fastest_relay_to_fastest_resident"]:
+        yield f"the fastest relay {ratios['fastest_relay_to_fastest_resident']:.3f} of the fastest resident (goal 0.95)"
+    if ratios["relay_to_torch"]:
+        yield f"the fastest relay {ratios['relay_to_torch']:.3f} of PyTorch's best, {best['variant']} (goal 1.0)"
     if not best:
         name, variant = next(iter(torch["variants"].items()))
         yield f"PyTorch ran in no way ({name}: {variant['error']})"
@@ -68,7 +69,7 @@ def limits_said(got):
 def copies_said(model, got, ceilings):
     said = []
     for name, kind, num_bytes, link, goal in (
-            ("pulls", "pull", models.pulled_bytes(model), ceilings.in_alone_bytes, " (goal 0.9)"),
+            ("pulls", "pull", got["pulled_bytes"], ceilings.in_alone_bytes, " (goal 0.9)"),
             ("pushes", "push", models.pushed_bytes(model), ceilings.out_alone_bytes, "")):
         copied = got["copies"].get(kind, {}).get("bytes_per_second")
         words = [f"{copied / 1e9:.1f} GB/s while they are copied"] if copied else []
@@ -112,9 +113,10 @@ def update_table(update):
                   f"(goal 0.85), with fp8 moments {update['fp8_moments_ratio']:.3f}."])
 
 
-SPEED_COLUMNS = ["", "tokens a step", "tokens/s", "model TFLOP/s", "of the bf16 peak", "device GiB", "waits", "kept",
-                 "swapped", "recomputed", "s a step", "planned s"]
-PLAN_COLUMNS = ("kept", "swapped", "recomputed")
+PLAN_COLUMNS = ("depth_first_blocks", "kept", "swapped", "recomputed")  # of what eps_side.plan_in_short says
+PLAN_TITLES = ("depth first", "kept", "swapped", "recomputed")
+SPEED_COLUMNS = ["", "tokens a step", "tokens/s", "model TFLOP/s", "of the bf16 peak", "device GiB", "waits",
+                 *PLAN_TITLES, "s a step", "planned s"]
 
 
 def plan_note(runs):
@@ -122,8 +124,9 @@ def plan_note(runs):
     said = dict.fromkeys(
         got["plan"]["from"] + (f", with --host-memory {gib(got['plan']['host_memory_bytes']):.3g} GiB"
                                if got["plan"]["host_memory_bytes"] else "") for got in runs)
-    return ("Kept, swapped, recomputed: how many inner activations of a block and micro-batch, as the plan says (none "
-            "of the last block where it goes back to back). `planned s`: the step that it predicts. Plans were made "
+    return ("Depth first: of the last blocks so many, as the plan says, of which a micro-batch leaves nothing behind. Kept, "
+            "swapped, recomputed: how many inner activations of the others, by block and micro-batch. `planned s`: the "
+            "step that the plan predicts. Plans were made "
             f"from {'; from '.join(said)}.")
 
 
@@ -145,7 +148,7 @@ def speed_table(model, batch, ours, torch):
     if torch:
         notes += [TORCH_NOTE, *([f"PyTorch {torch['torch']}. {'; '.join(torch['notes'])}"] if torch["torch"] else [])]
     title = (f"{model.name}: {model.layers} layers, {model.d} wide, {model.heads} heads, context {model.context}; "
-             f"{batch.micro_batches} micro-batches of {batch.micro_batch} sequences")
+             f"{'PyTorch in ' if torch else ''}{batch.micro_batches} micro-batches of {batch.micro_batch} sequences")
     return Table(title, SPEED_COLUMNS, rows, notes)
 
 
@@ -164,7 +167,7 @@ def limits_table(title, points, left_out):
              "update (by all cores), and host (all that the host's memory reads and writes, over its bandwidth). `at "
              "most`: of the bf16 peak, were the step as short as that.", plan_note(points), *left_out]
     return Table(title, ["tokens a step", "s", "planned s", "model s", "bound by", "compute s", "in s", "out s",
-                         "update s", "host s", "tokens/s", "of the bf16 peak", "at most", "waits", *PLAN_COLUMNS,
+                         "update s", "host s", "tokens/s", "of the bf16 peak", "at most", "waits", *PLAN_TITLES,
                          "host GiB planned"], rows, notes)
 
 

@@ -63,11 +63,25 @@ class Planner {
           "no graph was launched: of these steps no work came again (give more --steps), or the worker's log says "
           "graphs_not_used (--out DIR keeps it)";
     }
+    run = request_.run;
+    const int blocks = static_cast<int>(run.model.num_layers);
+    if (baseline_.device.depth_first_blocks < blocks) {
+      run.relay.resident = false;
+      run.relay.group_members = 1;
+      run.relay.depth_first_blocks = blocks;
+      CheckRoom(
+          Add(VerifyTopic::kRelay, "relayed, all blocks depth first",
+              {"relay.resident=false", "relay.group_members=1", absl::StrCat("relay.depth_first_blocks=", blocks)}),
+          run);
+    }
     // What makes the device hold least: one layer, nothing kept, boundaries on the host.
-    run.relay = {.inner = InnerPolicy::kRecompute, .boundaries = BoundaryPolicy::kHost, .weight_slots = 1};
+    run.relay = {.inner = InnerPolicy::kRecompute,
+                 .boundaries = BoundaryPolicy::kHost,
+                 .weight_slots = 1,
+                 .depth_first_blocks = 0};
     Variant& smallest = Add(VerifyTopic::kRelay, "",
                             {"relay.resident=false", "relay.boundaries=HOST", "relay.inner=RECOMPUTE",
-                             "relay.weight_slots=1", "relay.group_members=1"});
+                             "relay.weight_slots=1", "relay.group_members=1", "relay.depth_first_blocks=0"});
     const absl::StatusOr<WholePlan> plan = PlanOf(run);
     if (plan.ok()) smallest.device_memory_bytes = plan->smallest_cap_bytes;
     if (!plan.ok()) smallest.skipped = std::string(plan.status().message());
@@ -79,7 +93,7 @@ class Planner {
     RunConfig run = request_.run;
     const bool depth_first = baseline_.device.depth_first_blocks > 0;
     if (depth_first || baseline_.device.inner.recomputed() < baseline_.device.inner.total) {
-      Add(VerifyTopic::kRecompute, "everything recomputed", {"relay.inner=RECOMPUTE"});
+      Add(VerifyTopic::kRecompute, "everything recomputed", {"relay.inner=RECOMPUTE", "relay.depth_first_blocks=0"});
     }
     if (depth_first || !baseline_.device.inner.keeps_all()) {
       run.relay.inner = InnerPolicy::kKeep;
@@ -121,7 +135,7 @@ class Planner {
     }
     Variant group = several;
     group.name = absl::StrCat(workers, " workers as a group");
-    group.set = {absl::StrCat("relay.group_members=", workers)};
+    group.set = {absl::StrCat("relay.group_members=", workers), "relay.depth_first_blocks=0"};
     variants_.push_back(std::move(several));
     if (workers > kMostGroupMembers) return;
     if (request_.device != "cpu") {

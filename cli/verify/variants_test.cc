@@ -47,10 +47,10 @@ const Variant& Named(const std::vector<Variant>& variants, const std::string& na
 }
 
 TEST(VariantsTest, ARunWithMuchRoomIsComparedWithEverythingElse) {
-  EXPECT_THAT(
-      Names(Planned({.run = TinyRun()})),
-      ElementsAre("as the RunSpec says", "everything resident", "relayed, smallest cap", "everything recomputed",
-                  "everything swapped", "2 workers", "2 workers as a group", "over gRPC"));
+  EXPECT_THAT(Names(Planned({.run = TinyRun()})),
+              ElementsAre("as the RunSpec says", "everything resident", "relayed, all blocks depth first",
+                          "relayed, smallest cap", "everything recomputed", "everything swapped", "2 workers",
+                          "2 workers as a group", "over gRPC"));
 }
 
 TEST(VariantsTest, WhatTheBaselineIsAlreadyIsNotRunAgain) {
@@ -59,8 +59,9 @@ TEST(VariantsTest, WhatTheBaselineIsAlreadyIsNotRunAgain) {
   run.relay.inner = InnerPolicy::kRecompute;
   run.transport = TransportChoice::kGrpc;
   EXPECT_THAT(Names(Planned({.run = run})),
-              ElementsAre("as the RunSpec says", "relayed, smallest cap", "nothing recomputed", "everything swapped",
-                          "2 workers", "2 workers as a group", "through shared memory"));
+              ElementsAre("as the RunSpec says", "relayed, all blocks depth first", "relayed, smallest cap",
+                          "nothing recomputed", "everything swapped", "2 workers", "2 workers as a group",
+                          "through shared memory"));
 }
 
 TEST(VariantsTest, ARunThatSwapsEverythingIsNotSwappedAgain) {
@@ -99,8 +100,9 @@ TEST(VariantsTest, OneVirtualNodeLeavesNothingForASecondWorker) {
 TEST(VariantsTest, OnAGpuWorkIsEnqueuedAsGraphsToo) {
   RunConfig run = TinyRun();
   const VariantRequest request{.run = run, .device = "cuda", .topics = {VerifyTopic::kRelay}};
-  EXPECT_THAT(Names(Planned(request)), ElementsAre("as the RunSpec says", "everything resident",
-                                                   "work that comes again as graphs", "relayed, smallest cap"));
+  EXPECT_THAT(Names(Planned(request)),
+              ElementsAre("as the RunSpec says", "everything resident", "work that comes again as graphs",
+                          "relayed, all blocks depth first", "relayed, smallest cap"));
 }
 
 // Whatever else a variant sets, its bits are the RunSpec's.

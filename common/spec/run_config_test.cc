@@ -104,10 +104,10 @@ TEST_F(RunConfigTest, AnExplicitZeroIsNoAbsentField) {
 TEST_F(RunConfigTest, RelayTransportAndPrecisionAreRead) {
   const RunConfig config = MustLoad(std::string(kSmall) + R"(
       relay { inner: RECOMPUTE boundaries: DEVICE resident: true weight_slots: 3 group_members: 4
-              graphs: NEVER  vnode_shares: EVEN  device_models: ONE }
+              graphs: NEVER  vnode_shares: EVEN  device_models: ONE depth_first_blocks: 0 }
       transport: GRPC  precision { wire: FP32 gradients: BF16 algorithms: FASTEST })");
   EXPECT_EQ(config.relay, (RelayConfig{InnerPolicy::kRecompute, BoundaryPolicy::kDevice, true, 3, 4, GraphUse::kNever,
-                                       VnodeShares::kEven, DeviceModelRule::kOne}));
+                                       VnodeShares::kEven, DeviceModelRule::kOne, 0}));
   EXPECT_EQ(config.transport, TransportChoice::kGrpc);
   EXPECT_EQ(config.precision,
             (PrecisionConfig{.wire = Dtype::kF32, .gradients = Dtype::kBf16, .algorithms = ChoiceRule::kFastest}));
@@ -262,6 +262,8 @@ TEST_F(RunConfigTest, ValuesOutsideTheirRangeAreNamed) {
            Case{"precision.wire_versions", "0", "precision.wire_versions: 0, must be at least 1"},
            Case{"precision.wire_versions", "3", "precision.wire_versions: 3, must be at most 2"},
            Case{"relay.weight_slots", "0", "relay.weight_slots: 0, must be at least 1"},
+           Case{"relay.depth_first_blocks", "-1", "relay.depth_first_blocks: -1, must be at least 0"},
+           Case{"relay.depth_first_blocks", "65537", "relay.depth_first_blocks: 65537, must be at most 65536"},
            Case{"relay.group_members", "65", "relay.group_members: 65, must be at most 64"},
            Case{"checkpoint.keep", "0", "checkpoint.keep: 0, must be at least 1"},
            Case{"checkpoint.every_steps", "-1", "checkpoint.every_steps: -1"},
@@ -342,6 +344,7 @@ TEST_F(RunConfigTest, WhatChangesNoBitsMayDiffer) {
                                             {"relay.resident", "true"},
                                             {"relay.weight_slots", "4"},
                                             {"relay.device_models", "ONE"},
+                                            {"relay.depth_first_blocks", "1"},
                                             {"transport", "GRPC"},
                                             {"checkpoint.every_steps", "7"},
                                             {"checkpoint.keep", "9"},

@@ -21,6 +21,7 @@ namespace {
 
 constexpr int64_t kMaxTokensPerStep = int64_t{1} << 40;
 constexpr int64_t kMaxCheckpointBufferBytes = int64_t{1} << 50;
+constexpr int kMaxDepthFirstBlocks = 65'536;
 
 // ---- Batch
 
@@ -106,6 +107,13 @@ void CheckRelay(const proto::Relay& relay, Checker& check, RelayConfig& out) {
       relay.vnode_shares() == proto::Relay::VnodeShares::EVEN ? VnodeShares::kEven : VnodeShares::kBySpeed;
   out.device_models =
       relay.device_models() == proto::Relay::DeviceModels::ONE ? DeviceModelRule::kOne : DeviceModelRule::kAny;
+  if (!relay.has_depth_first_blocks()) return;
+  out.depth_first_blocks =
+      check.Integer("relay.depth_first_blocks", EPS_FIELD(relay, depth_first_blocks), 0, 0, kMaxDepthFirstBlocks);
+  if (*out.depth_first_blocks > 0 && out.group_members > 1) {
+    check.Fail("relay.depth_first_blocks",
+               "members of a group exchange gradients layer by layer; leave it out, or relay.group_members");
+  }
 }
 
 TransportChoice ToTransport(proto::Transport::Choice choice) {
@@ -155,6 +163,7 @@ void WriteRelay(const RelayConfig& relay, proto::Relay& out) {
                                                                 : proto::Relay::VnodeShares::BY_SPEED);
   out.set_device_models(relay.device_models == DeviceModelRule::kOne ? proto::Relay::DeviceModels::ONE
                                                                      : proto::Relay::DeviceModels::ANY);
+  if (relay.depth_first_blocks.has_value()) out.set_depth_first_blocks(*relay.depth_first_blocks);
 }
 
 proto::Precision::Format ToProto(Dtype dtype) {

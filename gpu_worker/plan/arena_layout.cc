@@ -140,12 +140,12 @@ int64_t InnerTotal(const PlanNeeds& needs, const PlanChoice& choice) {
 PlanChoice LeastChoice(const PlanNeeds& needs) {
   PlanChoice choice;
   if (needs.relay.weight_slots > 0) choice.weight_slots = needs.relay.weight_slots;
-  if (needs.relay.inner == InnerPolicy::kKeep) {
-    choice.kept_inner = needs.inner_total();
-    choice.inner_slots = std::max<int64_t>(1, needs.inner_total());  // layers without a backward use one, too
-  }
-  if (needs.relay.inner == InnerPolicy::kSwap) choice.swapped_inner = needs.inner_total();
-  choice.boundary_slots = LeastBoundarySlots(needs, 0);
+  choice.depth_first_blocks = static_cast<int>(needs.least_depth_first_blocks());
+  if (needs.relay.inner == InnerPolicy::kKeep) choice.kept_inner = InnerTotal(needs, choice);
+  if (needs.relay.inner == InnerPolicy::kSwap) choice.swapped_inner = InnerTotal(needs, choice);
+  // Layers without a backward use one, too.
+  choice.inner_slots = std::max<int64_t>(1, choice.kept_inner + choice.depth_first_blocks);
+  choice.boundary_slots = LeastBoundarySlots(needs, choice.depth_first_blocks);
   return choice;
 }
 

@@ -74,8 +74,12 @@ struct PlanNeeds {
 
   int64_t inner_total() const { return backward_blocks * items; }  // (block, micro-batch)s that have a backward
   // Where the run says what becomes of inner activations, it means all. A group's exchanges go layer by layer.
+  int64_t least_depth_first_blocks() const {
+    return forms_groups() ? 0 : std::min<int64_t>(relay.depth_first_blocks.value_or(0), backward_blocks);
+  }
   int64_t most_depth_first_blocks() const {
-    return relay.inner == InnerPolicy::kAuto && !forms_groups() ? backward_blocks : 0;
+    const bool is_free = !relay.depth_first_blocks.has_value() && relay.inner == InnerPolicy::kAuto && !forms_groups();
+    return is_free ? backward_blocks : least_depth_first_blocks();
   }
   bool weight_slots_are_free() const { return relay.weight_slots == 0 && !relay.resident && !forms_groups(); }
   bool boundaries_stay() const { return relay.resident || relay.boundaries == BoundaryPolicy::kDevice; }
@@ -100,7 +104,7 @@ struct PlanChoice {
 
 // (Block, micro-batch)s of a pass whose inner activations are kept, swapped or recomputed.
 int64_t InnerTotal(const PlanNeeds& needs, const PlanChoice& choice);
-// What takes the least of the device, as far as the run leaves a choice. No block is depth first.
+// What takes the least of the device, as far as the run leaves a choice.
 PlanChoice LeastChoice(const PlanNeeds& needs);
 // Of boundaries, beside so many blocks that are depth first.
 int64_t LeastBoundarySlots(const PlanNeeds& needs, int64_t depth_first_blocks);

@@ -127,7 +127,7 @@ class Planner {
       before = best_.step_seconds;
       if (needs_.keeping_head_bytes > 0) TryKeptLogits();
       if (boundaries_are_free() && needs_.relay.inner == InnerPolicy::kAuto) TryOtherBoundaries();
-      if (needs_.most_depth_first_blocks() > 0) TryOtherDepthFirst(depth_first_stride);
+      if (needs_.most_depth_first_blocks() > needs_.least_depth_first_blocks()) TryOtherDepthFirst(depth_first_stride);
       if (needs_.weight_slots_are_free()) TryWeightSlots();
       for (const PlanChoice& choice : others) TryGradientSlots(choice);
     }
@@ -175,7 +175,7 @@ class Planner {
       case InnerPolicy::kAuto:
         return std::min(MostInnerSlots(choice), fit);
       case InnerPolicy::kSwap:  // one is computed in while the other is copied
-        return std::clamp<int64_t>(std::min<int64_t>(2, total), 1, fit);
+        return std::max(least, std::min<int64_t>(choice.depth_first_blocks + std::min<int64_t>(2, total), fit));
       case InnerPolicy::kKeep:
       case InnerPolicy::kRecompute:
         return least;
@@ -228,16 +228,17 @@ class Planner {
     if (best_.choice != before) Search(best_.choice);
   }
   void TryDepthFirst(int blocks) {
-    if (blocks < 0 || blocks > needs_.most_depth_first_blocks()) return;
+    if (blocks < needs_.least_depth_first_blocks() || blocks > needs_.most_depth_first_blocks()) return;
     PlanChoice choice = best_.choice;
     choice.depth_first_blocks = blocks;
     if (blocks != best_.choice.depth_first_blocks) TryWithGradientSlots(choice);
   }
   // The fewest with which the fewest inner activations are not kept, all else as it is in `from`.
   int DepthFirstByMemory(const PlanChoice& from) const {
-    int best = 0;
+    const auto least = static_cast<int>(needs_.least_depth_first_blocks());
+    int best = least;
     int64_t fewest = std::numeric_limits<int64_t>::max();
-    for (int blocks = 0; blocks <= needs_.most_depth_first_blocks(); ++blocks) {
+    for (int blocks = least; blocks <= needs_.most_depth_first_blocks(); ++blocks) {
       PlanChoice choice = from;
       choice.depth_first_blocks = blocks;
       choice.boundary_slots = LeastBoundarySlots(needs_, blocks);
@@ -424,6 +425,7 @@ std::string Suggestions(const PlanRequest& request, int64_t needed_bytes) {
   suggest("relay.resident: false", [](RunConfig& run) { run.relay.resident = false; });
   suggest("relay.boundaries: HOST", [](RunConfig& run) { run.relay.boundaries = BoundaryPolicy::kHost; });
   suggest("relay.inner: RECOMPUTE", [](RunConfig& run) { run.relay.inner = InnerPolicy::kRecompute; });
+  suggest("relay.depth_first_blocks: 0", [](RunConfig& run) { run.relay.depth_first_blocks = 0; });
   suggest("relay.weight_slots: 1", [](RunConfig& run) { run.relay.weight_slots = 1; });
   suggest("batch.micro_batch: 1", [](RunConfig& run) { run.batch.micro_batch = 1; });
   PlanRequest more_host = request;

@@ -42,6 +42,11 @@ class BitsTest(SystemTest):
         self.same_bits(spec, expected, "keep", "--set", "relay.inner=KEEP")
         self.same_bits(spec, expected, "three-slots", "--set", "relay.weight_slots=3")
         self.same_bits(spec, expected, "one-slot", "--set", "relay.weight_slots=1")
+        for blocks in (1, 2):
+            out = self.same_bits(spec, expected, f"{blocks}-depth-first", "--workers", blocks,
+                                 "--set", f"relay.depth_first_blocks={blocks}")
+            for log in (out / "logs").glob("gpu_worker-*.log"):
+                self.assertIn(f"depth_first_blocks={blocks}", log.read_text())
         self.same_bits(spec, expected, "resident", "--set", "relay.resident=true")
         for transport in ("GRPC", "SHARED_MEMORY"):
             out = self.same_bits(spec, expected, transport, "--workers", 2, "--set", f"transport={transport}")

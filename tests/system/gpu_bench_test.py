@@ -106,13 +106,13 @@ class GpuBenchTest(SystemTest):
         ceilings = Ceilings.of(CEILINGS["links"], CEILINGS["update"])
         self.assertEqual((ceilings.flops, ceilings.in_bytes, ceilings.in_alone_bytes), (2e12, 40e9, 50e9))
         self.assertEqual((ceilings.parameters_updated, ceilings.dram_bytes), (2000, 112000))
-        floors = models.floor_seconds(model, Batch(1, 1), 0, ceilings)
+        floors = models.floor_seconds(model, Batch(1, 1), 0, ceilings, models.pulled_bytes(model))
         self.assertEqual(floors["compute"], models.model_operations(model, 4) / 2e12)
         self.assertEqual(floors["update"], model.parameters / 2000)
-        self.assertEqual(set(models.floor_seconds(model, Batch(1, 1), 0, Ceilings()).values()), {None})
+        self.assertEqual(set(models.floor_seconds(model, Batch(1, 1), 0, Ceilings(), 1).values()), {None})
         self.assertEqual((ceilings.out_bytes, ceilings.out_alone_bytes), (40e9, 50e9))
-        moved = models.floor_seconds(model, Batch(1, 1), 0, ceilings, host_boundaries=0, swapped_bytes=1000)
-        self.assertAlmostEqual(moved["in"], (models.pulled_bytes(model) + 1000) / 40e9)
+        moved = models.floor_seconds(model, Batch(1, 1), 0, ceilings, 5000, host_boundaries=0, swapped_bytes=1000)
+        self.assertAlmostEqual(moved["in"], (5000 + 1000) / 40e9)
         self.assertAlmostEqual(moved["out"], (models.pushed_bytes(model) + 1000) / 40e9)
         self.assertAlmostEqual((floors["in"] - moved["in"]) * 40e9, 3 * 2 * 4 * 8 * 2 - 1000)  # boundaries
 
@@ -244,7 +244,7 @@ class EpsSideTest(ByHandTest):
         place.device = "cuda:0"
         with mock.patch.object(eps_run, "EPS", self.emulated_eps()):
             got = eps_side.train(place, SMALL, Batch(2, 2), "relay", 64 << 20, time.monotonic() + 120, measured=2,
-                                 picture="step")
+                                 changes={"relay": {"weight_slots": 2}}, picture="step")
         self.assertEqual(got["steps"], 2)
         self.assertEqual(got["copies"]["pull"]["bytes_per_step"], models.pulled_bytes(SMALL))
         flags = 4 * (SMALL.layers + 2)  # one of each push, which say that it is finite
@@ -277,22 +277,32 @@ class EpsSideTest(ByHandTest):
             planned, _, host_memory = bench.plan(models.GPT_1B, batch, "relay", cap, time.monotonic() + 60)
             self.assertEqual((planned["device"]["swapped_inner"], host_memory), (0, 0))
 
-    def test_fewer_micro_batches_come_where_pytorch_leaves_time(self):
+    def test_a_plans_pulls_are_those_of_its_slots_and_of_its_depth_first_blocks(self):
+        layer = models.WIRE_BYTES * SMALL.block_parameters
+        of_two = models.pulled_bytes(SMALL)
+        self.assertEqual(models.pulled_bytes(SMALL, weight_slots=1), of_two + layer)
+        self.assertEqual(models.pulled_bytes(SMALL, depth_first=1), of_two - layer)
+        once = models.WIRE_BYTES * (SMALL.parameters + SMALL.vocab * SMALL.d)  # the table for embedding and head
+        for all_stay in ((0, SMALL.layers + 2), (SMALL.layers, 1)):
+            self.assertEqual(models.pulled_bytes(SMALL, *all_stay), once)
+
+    def test_larger_micro_batches_come_where_pytorch_leaves_time(self):
         class Timed(parts.Bench):
             def profile(self, *_):
                 return eps_side.Profile()
 
             def eps(self, model, batch, choice, cap, deadline, **_):
                 time.sleep(0.05)
-                speed = {"relay": 90.0, "resident": 100.0}[choice] / batch.micro_batches
+                speed = {("relay", 8): 90.0, ("resident", 8): 100.0, ("relay", 4): 60.0, ("resident", 4): 120.0}[
+                    choice, batch.micro_batches]
                 return {"tokens_per_step": batch.tokens(model), "tokens_per_second": speed, "model_flops": 1.0,
                         "utilisation": None, "device_peak_bytes": 1, "device_outside_bytes": 1, "device_cap_bytes": cap,
                         "wait_fraction": 0.0, "recomputed": 0.0, "step_seconds": 1.0,
-                        "plan": {"kept": 1, "swapped": 0, "recomputed": 0, "predicted_seconds": 1.0, "from": "a file",
+                        "plan": {"depth_first_blocks": 0, "kept": 1, "swapped": 0, "recomputed": 0, "predicted_seconds": 1.0, "from": "a file",
                                  "host_memory_bytes": 0}}
 
             def torch(self, model, batch, variants, deadline, measured=6):
-                self.reached.append("torch")
+                self.reached.append(f"torch in {batch.micro_batches}")
                 eager = {"variant": "eager", "tokens_per_second": 20.0}
                 return {"variants": {"eager": eager}, "torch": None, "notes": []}
 
@@ -301,16 +311,18 @@ class EpsSideTest(ByHandTest):
                 return super().both_ways(model, batch, *args)
 
         bench = Timed(self.work.path, "cpu", False, 0, 1, sys.executable)
-        run = bench.compare(SMALL, Batch(4, 2), 8 << 30, "eager")
-        for seconds, reached in ((60, [4, 2, "torch"]), (5, [4, "torch", 2]), (0.1, [4, "torch"])):
+        run = bench.compare(SMALL, (Batch(8, 2), Batch(4, 4)), 8 << 30, "eager")
+        torch = "torch in 4"
+        for seconds, reached in ((60, [8, 4, torch]), (5, [8, torch, 4]), (0.1, [8, torch])):
             bench.reached = []
             outcome = run(time.monotonic() + seconds)
             self.assertEqual(bench.reached, reached)
             self.assertEqual(outcome.figures["relay_to_resident"], 0.9)
-            self.assertEqual(outcome.figures["relay_to_torch"], 90 / 4 / 20)
-            self.assertEqual(outcome.figures["relay_to_resident_with_2_micro_batches"], 0.9 if 2 in reached else None)
-            self.assertEqual("no time was left for 2 micro-batches" in outcome.said, 2 not in reached)
-            self.assertIn("256 tokens a step in 4 micro-batches: relay in 8 GiB", outcome.said)
+            self.assertEqual(outcome.figures["relay_to_resident_with_4_micro_batches"], 0.5 if 4 in reached else None)
+            self.assertEqual(outcome.figures["fastest_relay_to_fastest_resident"], 0.75 if 4 in reached else 0.9)
+            self.assertEqual(outcome.figures["relay_to_torch"], 90 / 20)
+            self.assertEqual("no time was left for 4 micro-batches" in outcome.said, 4 not in reached)
+            self.assertIn("512 tokens a step in 8 micro-batches: relay in 8 GiB", outcome.said)
 
     LOG = ("T INFO worker_ready worker=1 device_outside_bytes=33554432 host_bytes=1\n"
            "T WARNING memory_not_pinned bytes=4096 cost=slow error=no\n"
@@ -369,7 +381,7 @@ class EpsSideTest(ByHandTest):
 
     def test_a_step_pulls_and_pushes_what_the_arithmetic_says(self):
         steps, place = 3, self.place()
-        spec = eps_side.run_spec(place, SMALL, Batch(2, 2), "relay", steps)
+        spec = eps_side.run_spec(place, SMALL, Batch(2, 2), "relay", steps, {"relay": {"weight_slots": 2}})
         out = self.work.out("run")
         daemon, address = self.start_daemon(spec, out, "--linger-seconds", 60)
         page = json.loads((out / "endpoints.json").read_text())["metrics"]
