@@ -72,8 +72,8 @@ def executed_operations(model, tokens, recomputed):
 
 
 def pulled_bytes(model, depth_first=0, weight_slots=2):
-    """Each layer on the way there; on the way back the blocks that are not depth first, but for those that are still in a
-    slot: in all but one, which has the head."""
+    """Each layer on the way there; on the way back the blocks that are not depth first, but for those that are still in
+    a slot: in all but one, which has the head."""
     back = max(0, model.layers - depth_first - (weight_slots - 1))
     blocks = (model.layers + back) * model.block_parameters
     embedding, head = (model.vocab + model.context) * model.d, (model.vocab + 2) * model.d
@@ -125,8 +125,8 @@ class Ceilings:
 
 def floor_seconds(model, batch, recomputed, ceilings, pulled, host_boundaries=1.0, swapped_bytes=0):
     """The time of a step by what bounds it, were everything else hidden: {compute, in, out, update, host}; None where
-    the ceiling is not known. The step's floor is the largest. `pulled`: bytes; `host_boundaries`: the share of boundaries on
-    the host; `swapped_bytes`: of inner activations, which go out and come in once."""
+    the ceiling is not known. The step's floor is the largest. `pulled`: bytes; `host_boundaries`: the share of boundaries
+    on the host; `swapped_bytes`: of inner activations, which go out and come in once."""
     tokens = batch.tokens(model)
     stash_in, stash_out = (host_boundaries * num_bytes + swapped_bytes for num_bytes in boundary_bytes(model, tokens))
     # A push is written to the worker's inbox, copied into the daemon, and read there by the update (counted with it).

@@ -246,9 +246,13 @@ class Bench:
                   for name, each in runs.items() if each}
         return middle, runs, errors
 
+    def forms(self, micro_batches, micro_batch):
+        """As many tokens a step in micro-batches of this size, which a relay likes, and of twice the size."""
+        batch = self.batch(micro_batches, micro_batch)
+        return batch, Batch(batch.micro_batches // 2, 2 * batch.micro_batch)
+
     def compare(self, model, forms, cap, variants):
-        """forms: two Batches of as many tokens a step, in micro-batches that a relay likes and, where time allows, in fewer
-        and larger ones, which are PyTorch's."""
+        """forms: by which relay and resident are compared; by the second, which is PyTorch's too, where time allows."""
         def run(deadline):
             m, (batch, larger) = self.model(model), forms
             torch_seconds = 0 if self.tiny else TORCH_SECONDS * len(variants.split(","))
@@ -464,8 +468,7 @@ class Bench:
     def parts(self):
         quick = "eager,compiled,eager+offload,compiled+checkpoint"  # compiling takes longest
         every = "eager,compiled,whole,compiled+autocast,eager+checkpoint,compiled+checkpoint,compiled+offload"
-        bert = (self.batch(8, 16), self.batch(4, 32))
-        gpt = (self.batch(8, 4), self.batch(4, 8))
+        bert, gpt = self.forms(8, 16), self.forms(8, 4)
         parts = [
             Part("ceilings", self.measure_ceilings, 45),
             Part("bert-large", self.compare(models.BERT_LARGE, bert, 8 * GIB, quick), 85),

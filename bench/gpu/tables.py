@@ -124,9 +124,9 @@ def plan_note(runs):
     said = dict.fromkeys(
         got["plan"]["from"] + (f", with --host-memory {gib(got['plan']['host_memory_bytes']):.3g} GiB"
                                if got["plan"]["host_memory_bytes"] else "") for got in runs)
-    return ("Depth first: of the last blocks so many, as the plan says, of which a micro-batch leaves nothing behind. Kept, "
-            "swapped, recomputed: how many inner activations of the others, by block and micro-batch. `planned s`: the "
-            "step that the plan predicts. Plans were made "
+    return ("Depth first: of the last blocks so many, as the plan says, of which a micro-batch leaves nothing behind. "
+            "Kept, swapped, recomputed: how many inner activations of the others, by block and micro-batch. `planned s`: "
+            "the step that the plan predicts. Plans were made "
             f"from {'; from '.join(said)}.")
 
 

@@ -54,16 +54,19 @@ class GpuBenchTest(SystemTest):
             self.assertGreater(min(point["floors"].values()), 0)
         for name in ("bert-large", "gpt-1.3b"):
             self.assertGreater(said["parts"][name]["relay_to_resident"], 0)
-            self.assertGreater(said["parts"][name]["relay_to_resident_with_2_micro_batches"], 0)
-            self.assertIn("128 tokens a step in 2 micro-batches: relay in", said["parts"][name]["said"])
+            self.assertGreater(said["parts"][name]["relay_to_resident_with_4_micro_batches"], 0)
+            for micro_batches in (8, 4):
+                self.assertIn(f"512 tokens a step in {micro_batches} micro-batches: relay in",
+                              said["parts"][name]["said"])
         kept = said["parts"]["gpt-7b-80gib"]
         self.assertEqual(kept["kept"]["recomputed"], 0)
         self.assertIn(" bounds it, ", kept["said"])
         self.assertRegex(kept["said"], r"pushes [\d.]+ GB/s while they are copied, [\d.]+ of the link, [\d.]+ GB/s")
-        # One shape of all, measured once; plans and runs take it.
+        # Of each shape one, measured once; plans and runs take it.
         plan = kept["kept"]["plan"]
         profile, seconds = plan["from"].split(", measured in ")
-        self.assertEqual([path.name for path in report.glob("profile-*")], [profile])
+        larger = profile.replace("micro-batch-2", "micro-batch-4")  # of where these are compared
+        self.assertEqual({path.name for path in report.glob("profile-*")}, {profile, larger})
         self.assertEqual({row["plan"]["from"] for row in said["parts"]["gpt-7b"]["points"].values()},
                          {f"{profile}, measured in {seconds}"})
         self.assertEqual((plan["kept"], plan["swapped"], plan["recomputed"]), (3 * 16, 0, 0))
@@ -111,13 +114,14 @@ class GpuBenchTest(SystemTest):
         self.assertEqual(floors["update"], model.parameters / 2000)
         self.assertEqual(set(models.floor_seconds(model, Batch(1, 1), 0, Ceilings(), 1).values()), {None})
         self.assertEqual((ceilings.out_bytes, ceilings.out_alone_bytes), (40e9, 50e9))
-        moved = models.floor_seconds(model, Batch(1, 1), 0, ceilings, 5000, host_boundaries=0, swapped_bytes=1000)
-        self.assertAlmostEqual(moved["in"], (5000 + 1000) / 40e9)
+        pulled = models.pulled_bytes(model)
+        moved = models.floor_seconds(model, Batch(1, 1), 0, ceilings, pulled, host_boundaries=0, swapped_bytes=1000)
+        self.assertAlmostEqual(moved["in"], (pulled + 1000) / 40e9)
         self.assertAlmostEqual(moved["out"], (models.pushed_bytes(model) + 1000) / 40e9)
         self.assertAlmostEqual((floors["in"] - moved["in"]) * 40e9, 3 * 2 * 4 * 8 * 2 - 1000)  # boundaries
 
     def test_what_bounds_a_step_is_told_beside_what_was_measured(self):
-        got = {"step_seconds": 4.0, "utilisation": 0.25, "tokens_per_step": 8, "copies": {},
+        got = {"step_seconds": 4.0, "utilisation": 0.25, "tokens_per_step": 8, "copies": {}, "pulled_bytes": 10**9,
                "floors": {"compute": 1.0, "in": 0.5, "out": None, "update": 2.0, "host": 1.5}}
         self.assertEqual(tables.limits_said(got),
                          "a step takes 4 s, and its parts alone compute 1, in 0.5, update 2, host 1.5 s: update bounds "

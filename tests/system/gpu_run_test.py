@@ -298,7 +298,7 @@ class BitsTest(SystemTest):
         self.assertFalse(wrong)
         self.assertEqual(outcome.state, "partly")
         self.assertIn("the same bits as by relay: BF16 fused kept. not reached: BF16 fused resident (it was over "
-                      "before), graphs, two workers, killed and resumed", outcome.said)
+                      "before), depth first, graphs, two workers, killed and resumed", outcome.said)
         got[self.FUSED, "two workers"] = bits.Got("other", [3.0, 2.5])
         got[self.FUSED, "killed and resumed"] = bits.Got(failed="ended with 1")
         outcome, wrong = bits.told([self.FUSED], got)
@@ -307,7 +307,8 @@ class BitsTest(SystemTest):
                       outcome.said)
         self.assertIn("killed and resumed: ended with 1", outcome.said)
         self.assertEqual(outcome.tables[0].rows,
-                         [["BF16 fused", "ran", "the same", "not reached", "not reached", "OTHER BITS", "failed"]])
+                         [["BF16 fused", "ran", "the same", "not reached", "not reached", "not reached", "OTHER BITS",
+                           "failed"]])
 
     def emulated(self):
         return mock.patch.object(eps_run, "EPS", self.emulated_eps())
@@ -319,9 +320,9 @@ class BitsTest(SystemTest):
         progress.changed = said.append
         with self.emulated():
             outcome = bits.bits("cuda:0", True, self.work.path / "runs.log", progress, soon(120), [self.DROPPING], 2)
-        self.assertEqual(outcome.said, "the same bits as by relay: BF16 dropping kept, resident, graphs, two workers, "
-                                       "killed and resumed")
-        self.assertEqual((outcome.state, len(said)), ("passed", 6))
+        self.assertEqual(outcome.said, "the same bits as by relay: BF16 dropping kept, resident, depth first, graphs, "
+                                       "two workers, killed and resumed")
+        self.assertEqual((outcome.state, len(said)), ("passed", 7))
         self.assertIn("run_resumed", (self.work.path / "runs.log").read_text())
 
     @measures_the_process
