@@ -55,13 +55,18 @@ class RoomTest(ByHandTest):
             self.assertEqual(summary(out)["loss"], summary(quiet)["loss"])
 
     def test_the_head_and_blocks_that_are_depth_first_do_not_wait_for_each_other(self):
-        spec = self.work.spec({**SPEC, "model": {"layers": 3}, "batch": {"virtual_nodes": 8}, "steps": 3})
-        out = self.work.out("depth-first")
-        daemon, address = self.start_daemon(spec, out, "--contribution-window", 1)  # the daemon takes what comes next alone
-        worker = self.start_worker(address, "--device-memory", "2MiB")
-        for process in (worker, daemon):
-            self.assertEqual(process.wait(60 * TIME_SCALE), 0, self.log(process))
-        self.assertRegex(self.log(worker), r"depth_first_blocks=[1-3]\b")
+        model = {"model": {"layers": 3}, "batch": {"virtual_nodes": 8}, "steps": 3}
         quiet = self.work.out("quiet")
-        self.train_ok(spec, quiet)
-        self.assertEqual(model_hash(out), model_hash(quiet))
+        self.train_ok(self.work.spec({**SPEC, **model}, name="quiet.json"), quiet)
+        for blocks, workers in ((1, 1), (3, 1), (3, 2)):
+            with self.subTest(blocks=blocks, workers=workers):
+                out = self.work.out(f"{blocks}-blocks-{workers}-workers")
+                spec = self.work.spec({**SPEC, **model, "relay": {"depth_first_blocks": blocks}}, name=f"{blocks}.json")
+                daemon, address = self.start_daemon(spec, out, "--expect-workers", workers,
+                                                    "--contribution-window", 1)  # it takes what comes next alone
+                all_workers = [self.start_worker(address, "--device-memory", "8MiB") for _ in range(workers)]
+                for process in (*all_workers, daemon):
+                    self.assertEqual(process.wait(60 * TIME_SCALE), 0, self.log(process))
+                for worker in all_workers:
+                    self.assertIn(f"depth_first_blocks={blocks}", self.log(worker))
+                self.assertEqual(model_hash(out), model_hash(quiet))
