@@ -34,18 +34,18 @@ TaskQueue::~TaskQueue() {
   while (tickets_ > 0) idle_.Wait(mu_);
 }
 
-void TaskQueue::Push(std::function<void()> task) {
+void TaskQueue::Push(int64_t rank, std::function<void()> task) {
   {
     MutexLock lock(mu_);
     if (closed_) return;
-    tasks_.push_back(std::move(task));
+    tasks_.emplace(rank, std::move(task));
     ++tickets_;
   }
   arena_->arena.enqueue(Ticket{this});
 }
 
 void TaskQueue::Close() {
-  std::deque<std::function<void()>> dropped;  // destroyed without the lock
+  std::multimap<int64_t, std::function<void()>> dropped;  // destroyed without the lock
   MutexLock lock(mu_);
   closed_ = true;
   dropped.swap(tasks_);
@@ -56,8 +56,8 @@ void TaskQueue::RunFirst() {
   {
     MutexLock lock(mu_);
     if (!tasks_.empty()) {
-      task = std::move(tasks_.front());
-      tasks_.pop_front();
+      task = std::move(tasks_.begin()->second);
+      tasks_.erase(tasks_.begin());
     }
   }
   if (task) {

@@ -2,8 +2,8 @@
 #define EPS_SERVER_OPTIMIZER_TASK_QUEUE_H_
 
 #include <cstdint>
-#include <deque>
 #include <functional>
+#include <map>
 #include <memory>
 
 #include "absl/base/thread_annotations.h"
@@ -11,8 +11,8 @@
 
 namespace eps::server {
 
-// Runs tasks on oneTBB threads, denormals flushed. Tasks start in the order they were pushed, which
-// oneTBB alone does not promise: what is pulled first is to be updated first.
+// Runs tasks on oneTBB threads, denormals flushed. Of those that wait the one with the lowest rank starts first, of equal
+// ones the one that was pushed first; neither of which oneTBB alone promises.
 //
 // Threads: safe. Tasks may push.
 class TaskQueue {
@@ -21,7 +21,7 @@ class TaskQueue {
   // Drops what has not started and waits for the rest.
   ~TaskQueue();
 
-  void Push(std::function<void()> task);
+  void Push(int64_t rank, std::function<void()> task);
   // Drops what has not started, now and later.
   void Close();
 
@@ -32,8 +32,8 @@ class TaskQueue {
 
   Mutex mu_;
   CondVar idle_;
-  std::deque<std::function<void()>> tasks_ ABSL_GUARDED_BY(mu_);
-  int64_t tickets_ ABSL_GUARDED_BY(mu_) = 0;  // calls of RunFirst that oneTBB owes
+  std::multimap<int64_t, std::function<void()>> tasks_ ABSL_GUARDED_BY(mu_);  // by rank; equal ones as they came
+  int64_t tickets_ ABSL_GUARDED_BY(mu_) = 0;                                  // calls of RunFirst that oneTBB owes
   bool closed_ ABSL_GUARDED_BY(mu_) = false;
   std::unique_ptr<Arena> arena_;
 };

@@ -202,9 +202,7 @@ class UpdateEngineImpl final : public UpdateEngine {
       if (!blob.frozen) hold_.Hold(blob.id, version);
     }
   }
-  bool IsHeld(BlobId blob) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
-    return hold_.IsHeld(blob, ReadVersion(step_));
-  }
+  bool IsHeld(BlobId blob) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return hold_.IsHeld(blob, ReadVersion(step_)); }
   void SetScale(BlobId blob, double scale) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
     blobs_[blob.value()].scale = scale;
     SetScalars(blob, groups_[blob.value()].groups);
@@ -303,8 +301,10 @@ class UpdateEngineImpl final : public UpdateEngine {
     BlobId blob;
     int64_t chunk = -1;  // -1: all of the blob
   };
+  // What is pulled first comes first: gradients come in the other order, and where the optimizer is behind, the next forward
+  // then begins while what it needs last is still updated.
   void Push(const TaskName& name, std::function<void()> task) {
-    queue_.Push([this, name, task = std::move(task)] {
+    queue_.Push(name.blob.value(), [this, name, task = std::move(task)] {
       if (stopped_) return;
       const auto begin = std::chrono::steady_clock::now();
       task();
@@ -381,7 +381,8 @@ class UpdateEngineImpl final : public UpdateEngine {
     }
     moved_bytes_ += GradientBytes(gradient, num_elems) + num_elems * SizeOf(Dtype::kF32);
     std::string nonfinite;
-    if (gradient.nonfinite_vnode >= 0 || !std::isfinite(squares)) nonfinite = DescribeNonFinite(model_.blob(blob), chunk, gradient);
+    if (gradient.nonfinite_vnode >= 0 || !std::isfinite(squares))
+      nonfinite = DescribeNonFinite(model_.blob(blob), chunk, gradient);
     gradient = {};
     {
       MutexLock lock(mu_);
@@ -611,8 +612,8 @@ class UpdateEngineImpl final : public UpdateEngine {
       MutexLock lock(mu_);
       step = step_.value();
     }
-    on_failure_(absl::OutOfRangeError(
-        absl::StrCat("step ", step, ": the gradient of ", DescribeNonFinite(model_.blob(blob), chunk, gradient), " is not finite")));
+    on_failure_(absl::OutOfRangeError(absl::StrCat(
+        "step ", step, ": the gradient of ", DescribeNonFinite(model_.blob(blob), chunk, gradient), " is not finite")));
   }
 
   // Fixed after construction.
@@ -656,7 +657,7 @@ class UpdateEngineImpl final : public UpdateEngine {
   double step_held_seconds_ ABSL_GUARDED_BY(mu_) = 0;
   std::set<BlobId> carries_held_ ABSL_GUARDED_BY(mu_);  // dropped by step_, held
   int64_t chunks_to_gather_ ABSL_GUARDED_BY(mu_) = 0;
-  int64_t gathered_ ABSL_GUARDED_BY(mu_) = 0;     // chunks, deferred
+  int64_t gathered_ ABSL_GUARDED_BY(mu_) = 0;  // chunks, deferred
   std::deque<BlobId> to_measure_ ABSL_GUARDED_BY(mu_);
   size_t blobs_made_ ABSL_GUARDED_BY(mu_) = 0;    // and announced
   std::string nonfinite_ ABSL_GUARDED_BY(mu_);    // what makes a deferred step be skipped
@@ -679,8 +680,7 @@ absl::StatusOr<std::unique_ptr<UpdateEngine>> UpdateEngine::Create(Options optio
   EPS_CHECK(options.threads >= 1 && options.on_blob_made && options.on_step_made && options.on_failure);
   EPS_CHECK(options.on_step_decided || !options.run->defers_updates());
   EPS_RETURN_IF_ERROR(CheckVectorUnit());
-  EPS_ASSIGN_OR_RETURN(HeldGradients held_gradients,
-                       HeldGradients::Map(*options.model, *options.run));
+  EPS_ASSIGN_OR_RETURN(HeldGradients held_gradients, HeldGradients::Map(*options.model, *options.run));
   return std::make_unique<UpdateEngineImpl>(std::move(options), std::move(held_gradients));
 }
 

@@ -49,7 +49,7 @@ struct UpdateCounts {
 // (RunConfig::layer_drop) take their version over unchanged as soon as it is open, and are in no norm.
 //
 // Eager (no clipping, PER_BLOB, LAGGED): a chunk (PER_BLOB, LAMB: a blob) is updated as soon as its
-// gradient is in, after a pass for the norms of each. A gradient that is not finite ends the run: on_failure names step, layer and
+// gradient is in, after a pass for the norms of each; of several that wait the one that is pulled first comes first. A gradient that is not finite ends the run: on_failure names step, layer and
 // vnode. Deferred (EXACT; FP16, which scales the loss): a chunk's gradient is summed into a buffer of 4
 // bytes per parameter as soon as it is in; once all are, the global norm is known and blobs are
 // updated in pull order, by the gradient divided by the step's loss scale. A step with a gradient

@@ -2,8 +2,8 @@
 
 #include <algorithm>
 #include <cstddef>
-#include <deque>
 #include <limits>
+#include <map>
 #include <optional>
 #include <utility>
 
@@ -70,8 +70,7 @@ class Simulation {
     double begin = 0;         // until then it is handed over, and shares nothing
     double left_seconds = 0;  // alone
   };
-  struct Job {  // the daemon's
-    int blob = 0;
+  struct Job {  // the daemon's, of a blob
     bool is_sum = false;
     double seconds = 0;
   };
@@ -110,12 +109,22 @@ class Simulation {
       }
     }
     auto& update = work_[Index(Activity::kUpdate)];
+    if (update.has_value() && !jobs_.empty() && jobs_.begin()->first < update->index)
+      Interrupt(*std::exchange(update, {}));
     while (!update.has_value() && !jobs_.empty()) {
-      update = Work{jobs_.front().blob, now_, jobs_.front().seconds};
+      const auto& [blob, job] = *jobs_.begin();
+      update = Work{blob, now_, job.seconds};
+      job_is_sum_ = job.is_sum;
+      jobs_.erase(jobs_.begin());
       started = true;
       if (update->left_seconds <= 0) End(Activity::kUpdate);
     }
     return started;
+  }
+  // For a blob that is pulled sooner: chunk by chunk, so that nothing is done twice.
+  void Interrupt(const Work& update) {
+    if (records_ && now_ > update.begin) timeline_.updates.push_back({update.index, update.begin, now_});
+    jobs_.emplace(update.index, Job{job_is_sum_, update.left_seconds});
   }
   bool CanStart(int index) const { return Blocker(index) == index; }
   // The step that it waits for; a pull that waits for a version: -1; itself: nothing.
@@ -182,7 +191,7 @@ class Simulation {
     work.reset();
     if (activity == Activity::kUpdate) {
       if (records_) timeline_.updates.push_back(span);
-      EndJob();
+      EndJob(span.index);
       return;
     }
     if (records_) timeline_.steps.push_back(span);
@@ -199,14 +208,12 @@ class Simulation {
       if (model_.blobs[blob].frozen || --uses_left_[blob] > 0) continue;
       const bool holds = !costs_.sum_seconds.empty();
       const auto& seconds = holds ? costs_.sum_seconds : costs_.update_seconds;
-      jobs_.push_back({use.blob.value(), holds, seconds[blob] + std::exchange(contribution_seconds_, 0)});
+      jobs_.emplace(use.blob.value(), Job{holds, seconds[blob] + std::exchange(contribution_seconds_, 0)});
     }
   }
-  void EndJob() {
-    const Job job = jobs_.front();
-    jobs_.pop_front();
-    if (!job.is_sum) {
-      ++version_[static_cast<size_t>(job.blob)];
+  void EndJob(int blob_of_job) {
+    if (!job_is_sum_) {
+      ++version_[static_cast<size_t>(blob_of_job)];
       return;
     }
     // It may be the next pass already.
@@ -215,7 +222,7 @@ class Simulation {
     num_sums_ = 0;
     for (const BlobSpec& blob : model_.blobs) {
       if (updated_[static_cast<size_t>(blob.id.value())])
-        jobs_.push_back({blob.id.value(), false, costs_.update_seconds[static_cast<size_t>(blob.id.value())]});
+        jobs_.emplace(blob.id.value(), Job{false, costs_.update_seconds[static_cast<size_t>(blob.id.value())]});
     }
   }
 
@@ -237,7 +244,8 @@ class Simulation {
   std::vector<bool> done_;
   size_t num_done_ = 0;
   std::array<std::optional<Work>, kNumActivities> work_;
-  std::deque<Job> jobs_;             // the first one is under way
+  std::map<int, Job> jobs_;          // by blob, which is the order of pulls; the one under way is not among them
+  bool job_is_sum_ = false;          // of the one under way
   std::vector<int> version_;         // by blob
   std::vector<int> uses_left_;       // by blob: whose gradients are not in yet
   double contribution_seconds_ = 0;  // of what has been pushed, and belongs to no job yet

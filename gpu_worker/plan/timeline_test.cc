@@ -92,6 +92,28 @@ TEST(TimelineTest, TheFirstLayersNextStepWaitsForItsUpdateAndTheOthersAreUpdated
   EXPECT_EQ(timeline.updates.size(), made.model.blobs.size());
 }
 
+TEST(TimelineTest, AnUpdateIsInterruptedForOnesThatArePulledBeforeIt) {
+  Made made(/*layers=*/4);
+  made.seconds = {{Kind::kForward, 1}, {Kind::kBackward, 1}, {Kind::kHead, 1}};
+  made.costs.update_seconds.assign(made.model.blobs.size(), 0.5);
+  const auto last_block = static_cast<size_t>(made.model.layers[4].blobs[0].blob.value());
+  made.costs.update_seconds[last_block] = 10;
+  const Timeline timeline = made.Run();
+  // It begins 14 after the step did, is interrupted for three blocks and both blobs of the embedding, and is over 4 before
+  // the next forward wants it.
+  EXPECT_DOUBLE_EQ(timeline.step_seconds, 2 * (5 + 1 + 5) + 2 * 0.5);
+  EXPECT_DOUBLE_EQ(Wait(timeline, WaitCause::kVersion), 2 * 0.5);
+  double seconds = 0;
+  int spans = 0;
+  for (const TimelineSpan& span : timeline.updates) {
+    if (span.index != static_cast<int>(last_block)) continue;
+    seconds += span.end - span.begin;
+    ++spans;
+  }
+  EXPECT_DOUBLE_EQ(seconds, 10);
+  EXPECT_GT(spans, 1);
+}
+
 TEST(TimelineTest, HeldUpdatesFollowTheNormFirstLayerFirst) {
   Made made(/*layers=*/4);
   made.seconds = {{Kind::kForward, 1}, {Kind::kBackward, 1}, {Kind::kHead, 1}};
