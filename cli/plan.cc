@@ -68,7 +68,7 @@ double PerParameter(int64_t num_bytes, const ModelSpec& model) {
 bool DependsOnDepth(const WholePlan& plan) {
   const RelayConfig& relay = plan.run.relay;
   return relay.resident || relay.inner == InnerPolicy::kKeep || relay.boundaries == BoundaryPolicy::kDevice ||
-         plan.host_raises_cap;
+         plan.host_raises_cap || relay.depth_first_blocks.value_or(0) > 0;
 }
 
 std::string WorkersText(int workers) {

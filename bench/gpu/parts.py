@@ -264,7 +264,7 @@ class Bench:
             one_pair = (time.monotonic() - ready) / self.rounds
 
             def add_larger(until):
-                if larger not in pairs and until - time.monotonic() > 1.3 * one_pair:
+                if larger not in pairs and until - time.monotonic() > 1.3 * one_pair + ready - began:  # a profile of its own
                     pairs[larger], rounds[f"{larger.micro_batches}_micro_batches"], failed = self.both_ways(
                         m, larger, self.cap(cap), 1, until)
                     not_reached[:] = [f"{larger.micro_batches} micro-batches, {why}" for why in failed]

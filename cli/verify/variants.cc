@@ -10,6 +10,8 @@
 namespace eps::cli {
 namespace {
 
+constexpr char kBreadthFirst[] = "relay.depth_first_blocks=0";
+
 // Makes the variants of one request.
 class Planner {
  public:
@@ -64,8 +66,8 @@ class Planner {
           "graphs_not_used (--out DIR keeps it)";
     }
     run = request_.run;
-    const int blocks = static_cast<int>(run.model.num_layers);
-    if (baseline_.device.depth_first_blocks < blocks) {
+    const auto blocks = static_cast<int>(run.model.num_layers);
+    if (baseline_.device.inner.total > 0) {  // of blocks that have a backward and are not depth first
       run.relay.resident = false;
       run.relay.group_members = 1;
       run.relay.depth_first_blocks = blocks;
@@ -81,7 +83,7 @@ class Planner {
                  .depth_first_blocks = 0};
     Variant& smallest = Add(VerifyTopic::kRelay, "",
                             {"relay.resident=false", "relay.boundaries=HOST", "relay.inner=RECOMPUTE",
-                             "relay.weight_slots=1", "relay.group_members=1", "relay.depth_first_blocks=0"});
+                             "relay.weight_slots=1", "relay.group_members=1", kBreadthFirst});
     const absl::StatusOr<WholePlan> plan = PlanOf(run);
     if (plan.ok()) smallest.device_memory_bytes = plan->smallest_cap_bytes;
     if (!plan.ok()) smallest.skipped = std::string(plan.status().message());
@@ -93,11 +95,12 @@ class Planner {
     RunConfig run = request_.run;
     const bool depth_first = baseline_.device.depth_first_blocks > 0;
     if (depth_first || baseline_.device.inner.recomputed() < baseline_.device.inner.total) {
-      Add(VerifyTopic::kRecompute, "everything recomputed", {"relay.inner=RECOMPUTE", "relay.depth_first_blocks=0"});
+      Add(VerifyTopic::kRecompute, "everything recomputed", {"relay.inner=RECOMPUTE", kBreadthFirst});
     }
     if (depth_first || !baseline_.device.inner.keeps_all()) {
       run.relay.inner = InnerPolicy::kKeep;
-      CheckRoom(Add(VerifyTopic::kRecompute, "nothing recomputed", {"relay.inner=KEEP"}), run);
+      run.relay.depth_first_blocks = 0;
+      CheckRoom(Add(VerifyTopic::kRecompute, "nothing recomputed", {"relay.inner=KEEP", kBreadthFirst}), run);
     }
   }
 
@@ -106,19 +109,21 @@ class Planner {
     run.relay.resident = false;
     run.relay.boundaries = BoundaryPolicy::kHost;
     run.relay.inner = InnerPolicy::kSwap;
+    run.relay.depth_first_blocks = 0;
     const worker::InnerCounts& inner = baseline_.device.inner;
     const bool is_baseline = request_.run.relay.inner == InnerPolicy::kSwap &&
                              request_.run.relay.boundaries == BoundaryPolicy::kHost && !request_.run.relay.resident;
     if (!is_baseline && (inner.total > 0 || baseline_.device.depth_first_blocks > 0)) {
       CheckRoom(Add(VerifyTopic::kSwap, "everything swapped",
-                    {"relay.resident=false", "relay.boundaries=HOST", "relay.inner=SWAP"}),
+                    {"relay.resident=false", "relay.boundaries=HOST", "relay.inner=SWAP", kBreadthFirst}),
                 run);
     }
     if (baseline_.device.host_boundary_slots + baseline_.device.inner.swapped == 0) return;
     run = request_.run;
     run.relay.boundaries = BoundaryPolicy::kDevice;
+    run.relay.depth_first_blocks = 0;
     if (run.relay.inner != InnerPolicy::kRecompute) run.relay.inner = InnerPolicy::kKeep;
-    std::vector<std::string> set = {"relay.boundaries=DEVICE"};
+    std::vector<std::string> set = {"relay.boundaries=DEVICE", kBreadthFirst};
     if (run.relay.inner == InnerPolicy::kKeep) set.push_back("relay.inner=KEEP");
     CheckRoom(Add(VerifyTopic::kSwap, "nothing swapped", std::move(set)), run);
   }
@@ -135,7 +140,7 @@ class Planner {
     }
     Variant group = several;
     group.name = absl::StrCat(workers, " workers as a group");
-    group.set = {absl::StrCat("relay.group_members=", workers), "relay.depth_first_blocks=0"};
+    group.set = {absl::StrCat("relay.group_members=", workers), kBreadthFirst};
     variants_.push_back(std::move(several));
     if (workers > kMostGroupMembers) return;
     if (request_.device != "cpu") {

@@ -64,6 +64,19 @@ TEST(VariantsTest, WhatTheBaselineIsAlreadyIsNotRunAgain) {
                           "through shared memory"));
 }
 
+TEST(VariantsTest, WhatIsKeptSwappedOrRecomputedIsSoOfAllBlocksWhateverTheRunSays) {
+  RunConfig run = TinyRun();
+  run.relay.depth_first_blocks = 4;
+  const std::vector<Variant> variants = Planned({.run = run});
+  EXPECT_THAT(Names(variants), ElementsAre("as the RunSpec says", "everything resident", "relayed, smallest cap",
+                                           "everything recomputed", "nothing recomputed", "everything swapped",
+                                           "2 workers", "2 workers as a group", "over gRPC"));
+  for (const char* name : {"relayed, smallest cap", "everything recomputed", "nothing recomputed", "everything swapped",
+                           "2 workers as a group"}) {
+    EXPECT_THAT(Named(variants, name).set, ::testing::Contains("relay.depth_first_blocks=0")) << name;
+  }
+}
+
 TEST(VariantsTest, ARunThatSwapsEverythingIsNotSwappedAgain) {
   RunConfig run = TinyRun();
   run.relay.inner = InnerPolicy::kSwap;

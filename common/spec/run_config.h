@@ -177,7 +177,8 @@ struct RelayConfig {
   GraphUse graphs = GraphUse::kAuto;  // of cuda devices
   VnodeShares vnode_shares = VnodeShares::kBySpeed;
   DeviceModelRule device_models = DeviceModelRule::kAny;
-  std::optional<int> depth_first_blocks = std::nullopt;  // at most; none: as many as the planner finds of use
+  std::optional<int> depth_first_blocks =
+      std::nullopt;  // or all that have a backward; none: as the planner finds of use
 
   friend bool operator==(const RelayConfig&, const RelayConfig&) = default;
 };

@@ -48,21 +48,6 @@ class ArenaBuilder {
   int64_t end_bytes_ = 0;
 };
 
-// Of layers with so many elements that train: each vnode's gradient as a leaf of its own. Sums take no more.
-int64_t LeavesBytes(int64_t elems, const PlanNeeds& needs) {
-  return elems * needs.num_vnodes * SizeOf(needs.gradients);
-}
-
-// Of the head and the blocks that are depth first, which may be any: a step may leave the last ones out.
-int64_t DepthFirstElems(const ModelSpec& model, int blocks) {
-  int64_t head = 0, block = 0;
-  for (const LayerSpec& layer : model.layers) {
-    if (layer.kind == LayerKind::kHead) head = layer.trainable_elems;
-    if (layer.kind == LayerKind::kBlock) block = std::max(block, layer.trainable_elems);
-  }
-  return head + blocks * block;
-}
-
 // The daemon's weights in their wire form: both versions of what is trained, the frozen ones once.
 int64_t WeightsBytes(const PlanRequest& request) {
   const ModelSpec& model = *request.model;
@@ -111,9 +96,12 @@ PlanNeeds NeedsOf(const PlanRequest& request) {
     needs.wire_bytes.push_back(sizes.wire_bytes);
     needs.push_elems = std::max(needs.push_elems, layer.trainable_elems);
     if (sizes.kept_logits_bytes > 0) needs.keeping_head_bytes = sizes.backward_scratch_bytes + sizes.kept_logits_bytes;
+    if (layer.kind == LayerKind::kHead) needs.head_push_elems = layer.trainable_elems;
     if (layer.kind != LayerKind::kBlock) continue;
     needs.block_wire_bytes = std::max(needs.block_wire_bytes, sizes.wire_bytes);
     needs.block_gradient_bytes = std::max(needs.block_gradient_bytes, sizes.gradient_bytes);
+    // Any of them, as a step may leave the last ones out.
+    needs.block_push_elems = std::max(needs.block_push_elems, layer.trainable_elems);
     if (layer.id >= model.lowest_trainable_layer()) ++needs.backward_blocks;
   }
   needs.boundary_bytes = shape.boundary_bytes();
@@ -126,10 +114,7 @@ PlanNeeds NeedsOf(const PlanRequest& request) {
   needs.gradients = run.precision.gradients;
   needs.max_group_members = request.max_group_members;
   needs.relay = run.relay;
-  needs.most_host_boundaries = needs.boundaries();
-  if (request.host_stash_bytes > 0) {
-    needs.most_host_boundaries = std::min(needs.most_host_boundaries, request.host_stash_bytes / needs.boundary_bytes);
-  }
+  needs.host_stash_bytes = request.host_stash_bytes;
   return needs;
 }
 
@@ -137,10 +122,10 @@ int64_t InnerTotal(const PlanNeeds& needs, const PlanChoice& choice) {
   return (needs.backward_blocks - choice.depth_first_blocks) * needs.items;
 }
 
-PlanChoice LeastChoice(const PlanNeeds& needs) {
+PlanChoice LeastChoice(const PlanNeeds& needs, int depth_first_blocks) {
   PlanChoice choice;
   if (needs.relay.weight_slots > 0) choice.weight_slots = needs.relay.weight_slots;
-  choice.depth_first_blocks = static_cast<int>(needs.least_depth_first_blocks());
+  choice.depth_first_blocks = depth_first_blocks;
   if (needs.relay.inner == InnerPolicy::kKeep) choice.kept_inner = InnerTotal(needs, choice);
   if (needs.relay.inner == InnerPolicy::kSwap) choice.swapped_inner = InnerTotal(needs, choice);
   // Layers without a backward use one, too.
@@ -149,11 +134,27 @@ PlanChoice LeastChoice(const PlanNeeds& needs) {
   return choice;
 }
 
+PlanChoice LeastChoice(const PlanNeeds& needs) {
+  const auto bytes_of = [&](const PlanChoice& choice) {
+    const int64_t wire_bytes = needs.relay.resident ? 0 : needs.block_wire_bytes;  // which have slots anyway
+    return choice.inner_slots * needs.inner_slot_bytes() + choice.boundary_slots * needs.boundary_slot_bytes() +
+           choice.depth_first_blocks *
+               (RoundUp(wire_bytes, kArenaAlignBytes) + RoundUp(needs.block_gradient_bytes, kArenaAlignBytes));
+  };
+  PlanChoice least = LeastChoice(needs, needs.least_depth_first_blocks());
+  for (int blocks = least.depth_first_blocks + 1; blocks <= needs.most_depth_first_blocks(); ++blocks) {
+    const PlanChoice choice = LeastChoice(needs, blocks);
+    if (bytes_of(choice) < bytes_of(least)) least = choice;
+  }
+  return least;
+}
+
 int64_t LeastBoundarySlots(const PlanNeeds& needs, int64_t depth_first_blocks) {
   const int64_t most = needs.most_boundary_slots(depth_first_blocks);
   if (needs.boundaries_stay()) return most;
-  const int64_t beyond_host = needs.waiting_boundaries(depth_first_blocks) - needs.most_host_boundaries;
-  return std::min(most, RelayPlan::LeastBoundarySlots(depth_first_blocks) + std::max<int64_t>(0, beyond_host));
+  const int64_t beyond_host =
+      needs.waiting_boundaries(depth_first_blocks) - needs.most_host_boundaries(depth_first_blocks);
+  return std::min(most, RelayPlan::LeastBoundarySlots(depth_first_blocks) + beyond_host);
 }
 
 std::vector<int> UsefulGradientSlots(const PlanNeeds& needs) {
@@ -209,16 +210,13 @@ RelayPlan LayArena(const PlanRequest& request, const PlanNeeds& needs, const Pla
   plan.host_inner_bytes = choice.swapped_inner * needs.inner_slot_bytes();
   int64_t trainable_elems = 0;
   for (const LayerSpec& layer : request.model->layers) trainable_elems += layer.trainable_elems;
-  const int64_t all_pushes_bytes = LeavesBytes(trainable_elems, needs);
-  plan.host_push_bytes =
+  // Each vnode's gradient as a leaf of its own. Sums take no more.
+  const int64_t all_pushes_bytes = trainable_elems * needs.num_vnodes * SizeOf(needs.gradients);
+  const int64_t two_pushes_bytes =
       2 * RoundUp(needs.push_elems * SizeOf(PushDtype(needs, choice.gradient_slots)), kArenaAlignBytes);
-  if (needs.num_vnodes > 1) {
-    plan.host_redo_push_bytes = all_pushes_bytes;
-    if (choice.depth_first_blocks > 0) {
-      plan.host_push_bytes += LeavesBytes(DepthFirstElems(*request.model, choice.depth_first_blocks), needs);
-    }
-  }
-  plan.host_push_bytes = std::min(plan.host_push_bytes, all_pushes_bytes);
+  plan.host_push_bytes =
+      std::min(two_pushes_bytes + needs.pushes_at_once_bytes(choice.depth_first_blocks), all_pushes_bytes);
+  if (needs.num_vnodes > 1) plan.host_redo_push_bytes = all_pushes_bytes;
   // There through every layer, and back through the blocks that have a backward and the embedding.
   plan.host_pass_bytes = (needs.num_layers + needs.backward_blocks + 1) * needs.items * kTurnBytes;
   if (request.kernels.pins_host_memory) {

@@ -48,8 +48,10 @@ struct PlanNeeds {
   int64_t num_layers = 0;        // embedding and head included
   int64_t items = 0;             // micro-batches of a pass
   int64_t backward_blocks = 0;   // blocks that have a backward
-  int64_t block_wire_bytes = 0;  // of the largest block, these two
+  int64_t block_wire_bytes = 0;  // of the largest block, these three
   int64_t block_gradient_bytes = 0;
+  int64_t block_push_elems = 0;
+  int64_t head_push_elems = 0;
   int64_t keeping_head_bytes = 0;  // scratch of a head that keeps its logits; 0: it computes none twice
   int64_t push_elems = 0;          // of the layer that pushes most
   Dtype gradients = Dtype::kF32;
@@ -69,17 +71,29 @@ struct PlanNeeds {
   }
   int64_t inner_slot_bytes() const { return RoundUp(largest.inner_bytes, kArenaAlignBytes); }
   int64_t boundary_slot_bytes() const { return RoundUp(boundary_bytes, kArenaAlignBytes); }
-  // Boundaries that the host may hold; what is beyond has a slot.
-  int64_t most_host_boundaries = 0;
-
-  int64_t inner_total() const { return backward_blocks * items; }  // (block, micro-batch)s that have a backward
-  // Where the run says what becomes of inner activations, it means all. A group's exchanges go layer by layer.
-  int64_t least_depth_first_blocks() const {
-    return forms_groups() ? 0 : std::min<int64_t>(relay.depth_first_blocks.value_or(0), backward_blocks);
+  int64_t host_stash_bytes = 0;  // PlanRequest's
+  // Gradients that must not wait for each other in the worker (RelayStep::may_wait): each vnode's of the head and of the
+  // blocks that are depth first.
+  int64_t pushes_at_once_bytes(int64_t depth_first_blocks) const {
+    if (depth_first_blocks == 0 || num_vnodes == 1) return 0;
+    return (head_push_elems + depth_first_blocks * block_push_elems) * num_vnodes * SizeOf(gradients);
   }
-  int64_t most_depth_first_blocks() const {
+  // Boundaries that the host may hold, beside those gradients; what is beyond has a slot.
+  int64_t most_host_boundaries(int64_t depth_first_blocks) const {
+    const int64_t waiting = waiting_boundaries(depth_first_blocks);
+    if (host_stash_bytes <= 0) return waiting;
+    const int64_t left = host_stash_bytes - pushes_at_once_bytes(depth_first_blocks);
+    return std::clamp<int64_t>(left / boundary_bytes, 0, waiting);
+  }
+
+  int least_depth_first_blocks() const {
+    const int64_t told = forms_groups() ? 0 : relay.depth_first_blocks.value_or(0);
+    return static_cast<int>(std::min(told, backward_blocks));
+  }
+  // Where the run says what becomes of inner activations, it means all. A group's exchanges go layer by layer.
+  int most_depth_first_blocks() const {
     const bool is_free = !relay.depth_first_blocks.has_value() && relay.inner == InnerPolicy::kAuto && !forms_groups();
-    return is_free ? backward_blocks : least_depth_first_blocks();
+    return is_free ? static_cast<int>(backward_blocks) : least_depth_first_blocks();
   }
   bool weight_slots_are_free() const { return relay.weight_slots == 0 && !relay.resident && !forms_groups(); }
   bool boundaries_stay() const { return relay.resident || relay.boundaries == BoundaryPolicy::kDevice; }
@@ -104,7 +118,9 @@ struct PlanChoice {
 
 // (Block, micro-batch)s of a pass whose inner activations are kept, swapped or recomputed.
 int64_t InnerTotal(const PlanNeeds& needs, const PlanChoice& choice);
-// What takes the least of the device, as far as the run leaves a choice.
+// What takes the least of the device with so many blocks depth first, as far as the run leaves a choice.
+PlanChoice LeastChoice(const PlanNeeds& needs, int depth_first_blocks);
+// The least of these: with none, unless activations must be on the device, of which depth first there are fewer.
 PlanChoice LeastChoice(const PlanNeeds& needs);
 // Of boundaries, beside so many blocks that are depth first.
 int64_t LeastBoundarySlots(const PlanNeeds& needs, int64_t depth_first_blocks);

@@ -89,6 +89,10 @@ class Planner {
         costs_(CostsOf(ProfileOf(request), *request.model, *request.run, request.kernels, request.link)) {}
 
   RelayPlan Plan() {
+    const PlanChoice breadth_first = LeastChoice(needs_, needs_.least_depth_first_blocks());
+    const RelayPlan least = LayArena(request_, needs_, breadth_first);
+    most_host_bytes_ = HostBytes(least) + std::max(HostBytes(least) / 2, kMoreHostBytes);
+    start_ = least.arena_bytes <= cap_ ? breadth_first : LeastChoice(needs_);
     const std::vector<PlanChoice> others = OtherChoices();
     whole_search_ = search_steps_ = kMostSteps / static_cast<int64_t>(others.size() + 8);
     for (const PlanChoice& choice : others) TryMostInner(choice);
@@ -100,7 +104,7 @@ class Planner {
       Best first = std::exchange(best_, {.choice = deep});
       TryWithGradientSlots(deep);
       if (has_plan()) Climb(others, /*depth_first_stride=*/4);
-      if (first.step_seconds <= best_.step_seconds) best_ = std::move(first);
+      if (best_.step_seconds >= first.step_seconds * (1 - kLeastGain)) best_ = std::move(first);
     }
     return std::move(best_.plan);
   }
@@ -112,6 +116,10 @@ class Planner {
   static constexpr double kLeastGain = 5e-4;
 
   static constexpr int kMostWeightSlots = 8;
+
+  // Where nobody says what the host has for activations: how much more than with all blocks breadth first boundaries and
+  // gradients may take of it, if it is not half as much again.
+  static constexpr int64_t kMoreHostBytes = int64_t{1} << 30;
 
   struct Best {
     PlanChoice choice;
@@ -125,11 +133,11 @@ class Planner {
     double before = std::numeric_limits<double>::infinity();
     while (best_.step_seconds < before && num_steps_ < most_steps_) {
       before = best_.step_seconds;
-      if (needs_.keeping_head_bytes > 0) TryKeptLogits();
+      if (needs_.keeping_head_bytes > 0) TryKeptLogits(depth_first_stride > 1);
       if (boundaries_are_free() && needs_.relay.inner == InnerPolicy::kAuto) TryOtherBoundaries();
-      if (needs_.most_depth_first_blocks() > needs_.least_depth_first_blocks()) TryOtherDepthFirst(depth_first_stride);
       if (needs_.weight_slots_are_free()) TryWeightSlots();
       for (const PlanChoice& choice : others) TryGradientSlots(choice);
+      if (needs_.most_depth_first_blocks() > needs_.least_depth_first_blocks()) TryOtherDepthFirst(depth_first_stride);
     }
   }
 
@@ -148,7 +156,7 @@ class Planner {
     std::reverse(gradient_slots.begin(), gradient_slots.end());
     for (const int gradients : gradient_slots) {
       for (const int pushes : {2, 1}) {
-        PlanChoice choice = LeastChoice(needs_);
+        PlanChoice choice = start_;
         choice.gradient_slots = gradients;
         choice.push_slots = pushes;
         if (LayArena(request_, needs_, choice).arena_bytes <= cap_) choices.push_back(choice);
@@ -159,7 +167,7 @@ class Planner {
 
   // Of inner activations, those of one item of the blocks that are depth first included.
   int64_t LeastInnerSlots(const PlanChoice& choice) const {
-    return std::max<int64_t>(LeastChoice(needs_).inner_slots, choice.depth_first_blocks);
+    return LeastChoice(needs_, choice.depth_first_blocks).inner_slots;
   }
   int64_t MostInnerSlots(const PlanChoice& choice) const {
     return std::max<int64_t>(1, InnerTotal(needs_, choice) + choice.depth_first_blocks);
@@ -198,12 +206,13 @@ class Planner {
   }
 
   // The head's logits kept or not. The room for one micro-batch's saves a product of each, so that it is often worth more
-  // than the inner activations that it takes the place of. With as many gradient slots as fit, and also with as many
+  // than the inner activations that it takes the place of. With as many gradient slots as fit; and `far`: also with as many
   // blocks depth first as that room allows.
-  void TryKeptLogits() {
+  void TryKeptLogits(bool far) {
     PlanChoice choice = best_.choice;
     choice.keeps_logits = !best_.choice.keeps_logits;
     TryWithGradientSlots(choice);
+    if (!far) return;
     const int blocks = DepthFirstByMemory(choice);
     if (blocks == std::exchange(choice.depth_first_blocks, blocks)) return;
     TryWithGradientSlots(choice);
@@ -235,7 +244,7 @@ class Planner {
   }
   // The fewest with which the fewest inner activations are not kept, all else as it is in `from`.
   int DepthFirstByMemory(const PlanChoice& from) const {
-    const auto least = static_cast<int>(needs_.least_depth_first_blocks());
+    const int least = needs_.least_depth_first_blocks();
     int best = least;
     int64_t fewest = std::numeric_limits<int64_t>::max();
     for (int blocks = least; blocks <= needs_.most_depth_first_blocks(); ++blocks) {
@@ -243,7 +252,7 @@ class Planner {
       choice.depth_first_blocks = blocks;
       choice.boundary_slots = LeastBoundarySlots(needs_, blocks);
       choice.inner_slots = LeastInnerSlots(choice);
-      if (LayArena(request_, needs_, choice).arena_bytes > cap_) break;
+      if (!Fits(choice)) continue;
       const int64_t not_kept = MostInnerSlots(choice) - InnerSlots(choice);
       if (not_kept < fewest) best = blocks, fewest = not_kept;
     }
@@ -263,7 +272,7 @@ class Planner {
 
   // With more, layers are pulled earlier: of use where a layer takes longer to pull than the one before it to compute.
   void TryWeightSlots() {
-    if (best_.choice.weight_slots > LeastChoice(needs_).weight_slots) {
+    if (best_.choice.weight_slots > start_.weight_slots) {
       PlanChoice choice = best_.choice;
       --choice.weight_slots;
       TryChanged(choice);
@@ -303,13 +312,22 @@ class Planner {
     return TryMostBoundaries(choice, InnerSlots(choice));
   }
 
+  // The device; and the host, which has every virtual node's gradient of blocks that are depth first, and fewer boundaries.
+  bool Fits(const PlanChoice& choice) const {
+    const RelayPlan plan = LayArena(request_, needs_, choice);
+    if (plan.arena_bytes > cap_) return false;
+    return needs_.host_stash_bytes > 0 || choice.depth_first_blocks <= start_.depth_first_blocks ||
+           HostBytes(plan) <= most_host_bytes_;
+  }
+  static int64_t HostBytes(const RelayPlan& plan) { return plan.host_boundary_bytes + plan.host_push_bytes; }
+
   // With so many inner activations, and boundaries in what they leave; whether it fits.
   bool TryMostBoundaries(PlanChoice choice, int64_t inner_slots) {
     if (inner_slots < LeastInnerSlots(choice)) return false;
     choice.inner_slots = inner_slots;
     choice.kept_inner = choice.swapped_inner = 0;
     choice.boundary_slots = LeastBoundarySlots(needs_, choice.depth_first_blocks);
-    if (LayArena(request_, needs_, choice).arena_bytes > cap_) return false;
+    if (!Fits(choice)) return false;
     if (boundaries_are_free()) {
       const int64_t slots = Left(choice) / std::max<int64_t>(1, needs_.boundary_slot_bytes());
       choice.boundary_slots =
@@ -360,7 +378,7 @@ class Planner {
                          .most_steps = search_steps_};
     // In proportion, but for one slot, or those of the blocks that are depth first.
     const int64_t slots = static_cast<int64_t>(plan.inner_slots.size());
-    const int64_t aside = std::max(1, plan.depth_first_blocks);
+    const int64_t aside = RelayPlan::LeastInnerSlots(plan.depth_first_blocks);
     problem.plan.inner_slots.resize(static_cast<size_t>(aside + Scaled(slots - aside, reduced)));
     InnerSolution solution = SearchInner(problem);
     if (reduced.scale == 1) return solution;
@@ -381,7 +399,8 @@ class Planner {
   }
   int64_t MostSwapped(const RelayPlan& plan) const {
     if (request_.host_stash_bytes <= 0) return needs_.relay.inner == InnerPolicy::kSwap ? plan.inner.total : 0;
-    const int64_t left = request_.host_stash_bytes - plan.host_boundary_bytes;
+    const int64_t left =
+        request_.host_stash_bytes - plan.host_boundary_bytes - needs_.pushes_at_once_bytes(plan.depth_first_blocks);
     return std::clamp<int64_t>(left / std::max<int64_t>(1, needs_.inner_slot_bytes()), 0, plan.inner.total);
   }
 
@@ -390,6 +409,8 @@ class Planner {
   const PassShape pass_;
   const int64_t cap_;
   const StepCosts costs_;
+  PlanChoice start_;             // of the search
+  int64_t most_host_bytes_ = 0;  // of boundaries and gradients, where nobody says
   // Steps of schedules: of one choice's search at most, of a whole one and now; of all searches so far, and at most.
   int64_t whole_search_ = 0, search_steps_ = 0, num_steps_ = 0;
   int64_t most_steps_ = kMostSteps;
@@ -425,7 +446,10 @@ std::string Suggestions(const PlanRequest& request, int64_t needed_bytes) {
   suggest("relay.resident: false", [](RunConfig& run) { run.relay.resident = false; });
   suggest("relay.boundaries: HOST", [](RunConfig& run) { run.relay.boundaries = BoundaryPolicy::kHost; });
   suggest("relay.inner: RECOMPUTE", [](RunConfig& run) { run.relay.inner = InnerPolicy::kRecompute; });
-  suggest("relay.depth_first_blocks: 0", [](RunConfig& run) { run.relay.depth_first_blocks = 0; });
+  for (const int blocks : {0, static_cast<int>(request.run->model.num_layers)}) {
+    suggest(absl::StrCat("relay.depth_first_blocks: ", blocks),
+            [blocks](RunConfig& run) { run.relay.depth_first_blocks = blocks; });
+  }
   suggest("relay.weight_slots: 1", [](RunConfig& run) { run.relay.weight_slots = 1; });
   suggest("batch.micro_batch: 1", [](RunConfig& run) { run.batch.micro_batch = 1; });
   PlanRequest more_host = request;

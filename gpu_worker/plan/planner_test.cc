@@ -242,6 +242,76 @@ TEST(PlannerTest, TheLastBlocksAreDepthFirstWhereThatMakesTheStepShorter) {
   EXPECT_EQ(frozen.Plan(cap).value().depth_first_blocks, 0);
 }
 
+TEST(PlannerTest, ARunMaySayHowManyBlocksAreDepthFirst) {
+  for (const InnerPolicy inner :
+       {InnerPolicy::kAuto, InnerPolicy::kKeep, InnerPolicy::kSwap, InnerPolicy::kRecompute}) {
+    for (const bool resident : {false, true}) {
+      for (const auto& [told, blocks] : {std::pair(0, 0), {3, 3}, {4, 4}, {99, 4}}) {
+        TestRun run;
+        run.run.relay = {.inner = inner, .resident = resident, .depth_first_blocks = told};
+        for (const int64_t cap : {int64_t{0}, run.Smallest(), run.Smallest() + 100000}) {
+          ASSERT_OK_AND_ASSIGN(const RelayPlan plan, run.Plan(cap));
+          ExpectSound(plan);
+          EXPECT_EQ(plan.depth_first_blocks, blocks);
+          EXPECT_EQ(plan.depth_first_weight_slots.size(), static_cast<size_t>(resident ? 0 : blocks));
+          EXPECT_EQ(plan.inner.total, (4 - blocks) * 4 * 2);
+          EXPECT_TRUE(plan.inner.keeps_all() || inner != InnerPolicy::kKeep);
+        }
+        EXPECT_EQ(run.Plan(run.Smallest() - 1).status().code(), absl::StatusCode::kResourceExhausted);
+      }
+    }
+  }
+  TestRun frozen;
+  frozen.run.model.freeze = {"transformer.h.0.*", "transformer.w*"};
+  frozen.run.relay.depth_first_blocks = 4;
+  EXPECT_EQ(frozen.Plan(0).value().depth_first_blocks, 3);
+}
+
+// Fewer activations wait, which may weigh more than weights and gradients.
+TEST(PlannerTest, TheSmallestCapIsThatOfDepthFirstWhereActivationsMustBeOnTheDevice) {
+  const auto run_of = [](int micro_batches) {
+    TestRun run(/*layers=*/6, micro_batches);
+    run.run.batch.virtual_nodes = 1;
+    return run;
+  };
+  TestRun by_host = run_of(128), by_policy = run_of(128), resident = run_of(128);
+  by_host.host_stash_bytes = 1 << 20;
+  by_policy.run.relay.boundaries = BoundaryPolicy::kDevice;
+  resident.run.relay.resident = true;
+  for (TestRun* run : {&by_host, &by_policy, &resident}) {
+    ASSERT_OK_AND_ASSIGN(const RelayPlan plan, run->Plan(run->Smallest()));
+    ExpectSound(plan);
+    EXPECT_EQ(plan.depth_first_blocks, 6);
+    TestRun told = *run;
+    told.run.relay.depth_first_blocks = 0;
+    EXPECT_GT(told.Smallest(), run->Smallest());
+    const absl::Status refused = told.Plan(run->Smallest()).status();
+    EXPECT_NE(refused.message().find("relay.depth_first_blocks: 6"), absl::string_view::npos) << refused;
+    // Of a few items it is none.
+    TestRun few = *run;
+    few.run.batch.micro_batches = 1;
+    EXPECT_EQ(few.Plan(few.Smallest()).value().depth_first_blocks, 0);
+  }
+}
+
+// Of each virtual node the host has gradients of all blocks that are depth first.
+TEST(PlannerTest, TheHostBearsGradientsOfBlocksThatAreDepthFirst) {
+  TestRun run;
+  run.run.batch = {.virtual_nodes = 8, .micro_batches = 1, .micro_batch = 1};
+  run.run.relay.depth_first_blocks = 0;
+  ASSERT_OK_AND_ASSIGN(const RelayPlan none, run.Plan(0));
+  run.run.relay.depth_first_blocks = 3;
+  ASSERT_OK_AND_ASSIGN(const RelayPlan three, run.Plan(0));
+  const int64_t head = run.model.layers.back().trainable_elems, block = run.model.layers[1].trainable_elems;
+  EXPECT_EQ(three.host_push_bytes - none.host_push_bytes, 8 * (head + 3 * block) * SizeOf(run.run.precision.gradients));
+  run.run.batch.virtual_nodes = 1;
+  EXPECT_LE(run.Plan(0).value().host_push_bytes, none.host_push_bytes);
+  // Where it is told what it has for activations these count among them.
+  run.run.batch.virtual_nodes = 8;
+  run.host_stash_bytes = three.host_push_bytes - none.host_push_bytes - 1;
+  EXPECT_EQ(run.Plan(0).value().host_boundary_bytes, 0);
+}
+
 // Where weights are small beside activations, as those of many micro-batches are, nearly nothing is recomputed.
 TEST(PlannerTest, ManyMicroBatchesOfASmallModelPassDepthFirst) {
   TestRun run;

@@ -23,7 +23,11 @@ int64_t TotalBytes(const std::vector<ArenaSpan>& slots) {
 }
 
 std::string BoundariesWhy(const RelayPlan& plan) {
-  if (plan.host_boundary_slots == 0) return ": every layer's input, and one gradient";
+  if (plan.host_boundary_slots == 0) {
+    return plan.depth_first_blocks == 0 ? ": every layer's input, and one gradient"
+                                        : ": every layer's input, of one micro-batch alone between blocks that are "
+                                          "depth first, and one gradient";
+  }
   const int64_t least = RelayPlan::LeastBoundarySlots(plan.depth_first_blocks);
   const int64_t staying = static_cast<int64_t>(plan.boundary_slots.size()) - least;
   const int64_t on_the_way = least - RelayPlan::kLeastBoundarySlots;
@@ -61,8 +65,8 @@ std::vector<InnerPlace> RelayPlan::PlacesOf(int64_t blocks, int64_t items) const
   const auto slots = static_cast<int64_t>(inner_slots.size());
   std::vector<InnerPlace> places = SpreadInner(inner, total);
   if (InnerFits(places, items, slots, depth_first_blocks)) return places;
-  InnerCounts fewer = inner;  // beside the slots of one item, and one for the others, there is always room
-  fewer.kept = slots - std::max(1, depth_first_blocks);
+  InnerCounts fewer = inner;  // beside the least there is always room
+  fewer.kept = slots - LeastInnerSlots(depth_first_blocks);
   return SpreadInner(fewer, total);
 }
 

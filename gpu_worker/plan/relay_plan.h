@@ -72,6 +72,8 @@ struct RelayPlan {
   static int64_t LeastBoundarySlots(int64_t depth_first_blocks) {
     return kLeastBoundarySlots + std::max<int64_t>(0, depth_first_blocks - 1);
   }
+  // One for what is not kept; or those of one item in the blocks that are depth first, which do for that as well.
+  static int64_t LeastInnerSlots(int64_t depth_first_blocks) { return std::max<int64_t>(1, depth_first_blocks); }
   static constexpr int kTokenSlots = 2;
 
   // Worker's host memory: what of the boundaries and their gradients has no slot (one that is over leaves its place to

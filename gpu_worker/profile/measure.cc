@@ -20,6 +20,7 @@
 #include "absl/types/span.h"
 #include "common/base/control_groups.h"
 #include "common/base/host.h"
+#include "common/base/memory_room.h"
 #include "common/base/status_macros.h"
 #include "common/model/model_spec.h"
 #include "gpu_worker/device/device.h"
@@ -87,7 +88,7 @@ class Measurement {
         .model = &model_, .run = &run_, .kernels = request_.backend->kernels(run_.precision.wire)};
     EPS_RETURN_IF_ERROR(CheckPass(plan_request));
     const PlanNeeds needs = NeedsOf(plan_request);
-    PlanChoice choice = LeastChoice(needs);
+    PlanChoice choice = LeastChoice(needs, 0);
     choice.inner_slots =
         std::clamp(kColdBytes / std::max<int64_t>(1, needs.inner_slot_bytes()), kLeastSlots, kMostSlots);
     plan_ = LayArena(plan_request, needs, choice);
@@ -280,7 +281,7 @@ class Measurement {
 
   // Copies of swapped activations, updates and a block's forward, each alone and each beside each other.
   absl::Status MeasureSharing() {
-    UpdateLoop update(UsableCores(), model_.num_trainable_elems());
+    UpdateLoop update(UsableCores(), UpdateStateBytes(ReadSystemText, FindMemoryRoom().available_bytes));
     Stream &in = device_->stream(StreamId::kIn), &out = device_->stream(StreamId::kOut);
     blocks_ = VisitsOf(Kind::kForward, LayerOf(LayerKind::kBlock));
     std::array<Repeated, kNumActivities> all;

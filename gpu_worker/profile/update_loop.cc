@@ -1,32 +1,58 @@
 #include "gpu_worker/profile/update_loop.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
+#include <set>
+#include <string>
 #include <thread>
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/strings/ascii.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "absl/strings/strip.h"
+#include "common/base/control_groups.h"
 
 namespace eps::worker {
 namespace {
 
-// Where the system does not say: what the largest servers have.
-constexpr int64_t kCacheBytes = int64_t{512} << 20;
+constexpr int64_t kWindowBytes = static_cast<int64_t>(UpdateLoop::kWindowElems) * UpdateLoop::kStateBytes;
+constexpr int64_t kUnknownStateBytes = int64_t{1} << 30;
 
-size_t Windows(int64_t state_elems) {
-  const int64_t told = sysconf(_SC_LEVEL3_CACHE_SIZE);
-  const double most_elems = 2.0 * static_cast<double>(told > 0 ? told : kCacheBytes) / UpdateLoop::kStateBytes;
-  const double elems = std::min(static_cast<double>(state_elems), most_elems);
-  return std::max<size_t>(1, static_cast<size_t>(elems / static_cast<double>(UpdateLoop::kWindowElems)));
+// "491520K"; 0: it is not that.
+int64_t CacheBytesOf(absl::string_view size) {
+  size = absl::StripAsciiWhitespace(size);
+  int64_t kib = 0;
+  return absl::ConsumeSuffix(&size, "K") && absl::SimpleAtoi(size, &kib) && kib > 0 ? kib * 1024 : 0;
+}
+
+// Of all caches of the third level, each counted once; 0: none is listed.
+int64_t LastCacheBytes(const TextReader& read) {
+  std::set<std::string> seen;
+  int64_t sum = 0;
+  for (int cpu = 0;; ++cpu) {
+    const std::string folder = absl::StrCat("/sys/devices/system/cpu/cpu", cpu, "/cache/index3/");
+    const std::optional<std::string> shared = read(folder + "shared_cpu_list"), size = read(folder + "size");
+    if (!shared.has_value() || !size.has_value()) return sum;
+    if (seen.insert(*shared).second) sum += CacheBytesOf(*size);
+  }
 }
 
 }  // namespace
 
-UpdateLoop::UpdateLoop(int threads, int64_t state_elems)
-    : threads_(static_cast<size_t>(threads)), windows_(Windows(state_elems)) {
+int64_t UpdateStateBytes(const TextReader& read, int64_t room_bytes) {
+  const int64_t caches = LastCacheBytes(read);
+  const int64_t wanted = caches > 0 ? 2 * caches : kUnknownStateBytes;
+  return std::max(kWindowBytes, std::min(wanted, room_bytes / 8));
+}
+
+UpdateLoop::UpdateLoop(int threads, int64_t state_bytes)
+    : threads_(static_cast<size_t>(threads)),
+      windows_(static_cast<size_t>(std::max<int64_t>(1, state_bytes / kWindowBytes))) {
   for (auto& array : arrays_) array.assign(windows_ * kWindowElems, 1.0f);
 }
 

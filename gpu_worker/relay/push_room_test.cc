@@ -251,8 +251,7 @@ TEST_F(PushRoomTest, ThePassesBeforeTheLastHoldAllOfTheirs) {
 TEST_F(PushRoomTest, TheHeadsGradientsDoNotWaitForABlocksThatWaitForThem) {
   Use(8);
   const PlanRequest request = Request();
-  PlanChoice choice = LeastChoice(NeedsOf(request));
-  choice.depth_first_blocks = 1;
+  const PlanChoice choice = LeastChoice(NeedsOf(request), /*depth_first_blocks=*/1);
   RelayPlan plan = LayArena(request, NeedsOf(request), choice);
   plan.host_push_bytes = 2 * plan.push_slots[0].num_bytes;  // and no room for the others
   const LayerSpec& last_block = model_.layers[model_.layers.size() - 2];

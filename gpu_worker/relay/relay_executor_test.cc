@@ -734,8 +734,8 @@ TEST_F(RelayExecutorTest, NoChoiceOfThePlanChangesABit) {
   }
 }
 
-// Of each micro-batch, in turn: both layers' gradients are under way, and leave, side by side.
-TEST_F(RelayExecutorTest, ALastBlockThatIsBackToBackChangesNoBit) {
+// Of each micro-batch in turn: the gradients of all these layers are under way, and leave, side by side.
+TEST_F(RelayExecutorTest, BlocksThatAreDepthFirstChangeNoBit) {
   const std::vector<std::vector<int>> two = {{0, 2}, {1, 3}};
   for (const Dtype dtype : {Dtype::kF32, Dtype::kBf16, Dtype::kF16}) {
     RunConfig run = SmallRun(dtype);
