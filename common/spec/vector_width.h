@@ -3,15 +3,13 @@
 
 #include <array>
 
-#include "absl/strings/string_view.h"
-
 namespace eps {
 
 // What --vectors says: the widest vector instructions that the cpu device may use. The best that the processor has, or not
 // beyond AVX-512 (F, BW, CD, DQ, VL) or AVX2. oneDNN's products have other bits with others, so processors that are held
 // to the same are one device model (gpu_worker/device/device.h).
 inline constexpr char kWidestVectors[] = "widest";
-inline constexpr std::array<absl::string_view, 3> kVectorWidths = {kWidestVectors, "avx512", "avx2"};
+inline constexpr std::array<const char*, 3> kVectorWidths = {kWidestVectors, "avx512", "avx2"};
 
 }  // namespace eps
 
