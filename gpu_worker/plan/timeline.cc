@@ -27,7 +27,12 @@ bool IsPush(const RelayStep& step) {
 class Simulation {
  public:
   Simulation(const ModelSpec& model, const std::vector<RelayStep>& steps, const StepCosts& costs)
-      : model_(model), steps_(steps), costs_(costs), is_last_push_(steps.size()), version_(model.blobs.size()) {
+      : model_(model),
+        steps_(steps),
+        costs_(costs),
+        is_last_push_(steps.size()),
+        version_(model.blobs.size()),
+        contribution_seconds_(model.blobs.size()) {
     std::vector<bool> pushed(model.layers.size());
     for (size_t i = steps.size(); i-- > 0;) {
       queues_[static_cast<size_t>(steps[i].stream())].push_back(static_cast<int>(i));
@@ -201,14 +206,17 @@ class Simulation {
   }
 
   void EndPush(size_t index) {
-    contribution_seconds_ += costs_.contribution_seconds(steps_[index]);
-    if (!is_last_push_[index]) return;
-    for (const BlobUse& use : model_.layer(steps_[index].layer).blobs) {
+    const LayerSpec& layer = model_.layer(steps_[index].layer);
+    const double elem_seconds =
+        costs_.contribution_seconds(steps_[index]) / static_cast<double>(std::max<int64_t>(1, layer.trainable_elems));
+    for (const BlobUse& use : layer.blobs) {
       const auto blob = static_cast<size_t>(use.blob.value());
-      if (model_.blobs[blob].frozen || --uses_left_[blob] > 0) continue;
+      if (model_.blobs[blob].frozen) continue;
+      contribution_seconds_[blob] += elem_seconds * static_cast<double>(model_.blobs[blob].num_elems);
+      if (!is_last_push_[index] || --uses_left_[blob] > 0) continue;
       const bool holds = !costs_.sum_seconds.empty();
       const auto& seconds = holds ? costs_.sum_seconds : costs_.update_seconds;
-      jobs_.emplace(use.blob.value(), Job{holds, seconds[blob] + std::exchange(contribution_seconds_, 0)});
+      jobs_.emplace(use.blob.value(), Job{holds, seconds[blob] + std::exchange(contribution_seconds_[blob], 0)});
     }
   }
   void EndJob(int blob_of_job) {
@@ -244,12 +252,12 @@ class Simulation {
   std::vector<bool> done_;
   size_t num_done_ = 0;
   std::array<std::optional<Work>, kNumActivities> work_;
-  std::map<int, Job> jobs_;          // by blob, which is the order of pulls; the one under way is not among them
-  bool job_is_sum_ = false;          // of the one under way
-  std::vector<int> version_;         // by blob
-  std::vector<int> uses_left_;       // by blob: whose gradients are not in yet
-  double contribution_seconds_ = 0;  // of what has been pushed, and belongs to no job yet
-  int64_t num_sums_ = 0;             // made of a step's, where updates are held
+  std::map<int, Job> jobs_;     // by blob, which is the order of pulls; the one under way is not among them
+  bool job_is_sum_ = false;     // of the one under way
+  std::vector<int> version_;    // by blob
+  std::vector<int> uses_left_;  // by blob: whose gradients are not in yet
+  std::vector<double> contribution_seconds_;  // by blob: of what has been pushed of it, and belongs to no job yet
+  int64_t num_sums_ = 0;                      // made of a step's, where updates are held
   Timeline timeline_;
 };
 

@@ -114,6 +114,21 @@ TEST(TimelineTest, AnUpdateIsInterruptedForOnesThatArePulledBeforeIt) {
   EXPECT_GT(spans, 1);
 }
 
+// The token table's of the head are in long before those of the embedding, and count with these.
+TEST(TimelineTest, ContributionsAreReadWithTheUpdateOfTheirBlob) {
+  Made made;
+  made.costs.contribution_seconds = [&](const RelayStep& push) {  // a second an element
+    return static_cast<double>(made.model.layer(push.layer).trainable_elems);
+  };
+  const Timeline timeline = made.Run();
+  std::vector<double> seconds(made.model.blobs.size());
+  for (const TimelineSpan& span : timeline.updates) seconds[static_cast<size_t>(span.index)] += span.end - span.begin;
+  for (const BlobSpec& blob : made.model.blobs) {
+    EXPECT_NEAR(seconds[static_cast<size_t>(blob.id.value())],
+                static_cast<double>(blob.num_elems * static_cast<int64_t>(blob.uses.size())), 1e-6);
+  }
+}
+
 TEST(TimelineTest, HeldUpdatesFollowTheNormFirstLayerFirst) {
   Made made(/*layers=*/4);
   made.seconds = {{Kind::kForward, 1}, {Kind::kBackward, 1}, {Kind::kHead, 1}};
