@@ -49,6 +49,7 @@ class AggregatorImpl final : public Aggregator {
         num_vnodes_(options.virtual_nodes),
         gradients_(options.gradients),
         consume_(std::move(options.consume)),
+        show_without_first_(std::move(options.show_without_first)),
         on_step_in_(std::move(options.on_step_in)),
         window_bytes_(options.window_bytes),
         pool_(ChunkPool::Create(options.window_bytes)),
@@ -101,7 +102,7 @@ class AggregatorImpl final : public Aggregator {
     EPS_RETURN_IF_ERROR(fill(absl::MakeSpan(buffer.data(), static_cast<size_t>(payload_bytes))));
 
     ChunkOutcome outcome;
-    std::optional<ChunkGradient> ready;
+    std::optional<ChunkGradient> ready, without_first;
     {
       MutexLock lock(mu_);
       // The same one may have come from another worker meanwhile.
@@ -109,9 +110,11 @@ class AggregatorImpl final : public Aggregator {
       window_.GiveBack(key, chunk);
       coverage_.Add(key, chunk, std::move(buffer));
       ready = ConsumeIfWhole(key.blob, chunk);
+      if (key.use > 0) without_first = WithoutFirst(key.blob, chunk);
       outcome = {.counted = true, .complete = CloseIfComplete(key)};
       Pump(calls);
     }
+    if (without_first.has_value()) show_without_first_(key.step, key.blob, chunk, *std::move(without_first));
     if (ready.has_value()) {
       consume_(key.step, key.blob, chunk, *std::move(ready));
       if (FinishHanding()) on_step_in_(key.step);
@@ -222,7 +225,8 @@ class AggregatorImpl final : public Aggregator {
     auto consumed = std::make_shared<ConsumedChunk>();
     ChunkGradient gradient;
     for (int use = 0; use < coverage_.num_uses(id); ++use) {
-      AppendUse(coverage_.Consume(id, use, chunk), use, gradient, *consumed);
+      AppendUse(coverage_.Held(id, use, chunk), use, gradient);
+      for (HeldContribution& held : coverage_.Consume(id, use, chunk)) consumed->held.push_back(std::move(held));
     }
     consumed->released = [this, step = step_, id] { OnReleased(step, id); };
     gradient.owner = std::move(consumed);
@@ -231,23 +235,30 @@ class AggregatorImpl final : public Aggregator {
     return gradient;
   }
 
-  void AppendUse(std::vector<HeldContribution> held, int use, ChunkGradient& gradient, ConsumedChunk& consumed) const {
+  // Once: with the contribution that completes the others.
+  std::optional<ChunkGradient> WithoutFirst(BlobId id, int64_t chunk) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    if (show_without_first_ == nullptr || !coverage_.LacksFirstUseAlone(id, chunk)) return std::nullopt;
+    ChunkGradient gradient;
+    for (int use = 1; use < coverage_.num_uses(id); ++use) AppendUse(coverage_.Held(id, use, chunk), use, gradient);
+    return gradient;
+  }
+
+  void AppendUse(const std::vector<HeldContribution>& held, int use, ChunkGradient& gradient) const {
     std::vector<TreeNode> nodes;
-    const int first_operand = static_cast<int>(gradient.operands.size());
-    for (HeldContribution& contribution : held) {
+    const auto first_operand = static_cast<int>(gradient.operands.size());
+    for (const HeldContribution& contribution : held) {
       nodes.push_back(contribution.node);
       gradient.operands.push_back({contribution.dtype, contribution.buffer.data(), contribution.node, use});
       const int vnode = contribution.nonfinite_vnode;
       if (vnode >= 0 && (gradient.nonfinite_vnode < 0 || vnode < gradient.nonfinite_vnode)) {
         gradient.nonfinite_vnode = vnode;
       }
-      consumed.held.push_back(std::move(contribution));
     }
     for (SumOp op : SumProgram(nodes, num_vnodes_)) {
       if (op.kind == SumOp::Kind::kLoad) op.operand += first_operand;
       gradient.program.push_back(op);
     }
-    if (use > 0) gradient.program.push_back({SumOp::Kind::kAdd, 0});
+    if (first_operand > 0) gradient.program.push_back({SumOp::Kind::kAdd, 0});
   }
 
   // True for the last chunk of the step that was handed over.
@@ -270,6 +281,7 @@ class AggregatorImpl final : public Aggregator {
   const int num_vnodes_;
   const Dtype gradients_;
   const std::function<void(StepId, BlobId, int64_t, ChunkGradient)> consume_;
+  const std::function<void(StepId, BlobId, int64_t, ChunkGradient)> show_without_first_;  // null: nobody asks
   const std::function<void(StepId)> on_step_in_;
   const int64_t window_bytes_;
   const std::shared_ptr<ChunkPool> pool_;

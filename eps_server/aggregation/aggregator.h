@@ -50,6 +50,10 @@ class Aggregator {
     // blob, chunk). The memory is given back when the ChunkGradient is destroyed, which must be
     // before the aggregator is.
     std::function<void(StepId, BlobId, int64_t chunk, ChunkGradient)> consume;
+    // What all uses of a chunk but the first give is complete, as a program: the embedding comes last in a step, long after a
+    // head that shares its table. Called once per (step, blob, chunk) at most, and it may be while or after the same is
+    // given to `consume` by another thread. The memory is that of the later gradient, as what is whole is not replaced. Null: nobody asks.
+    std::function<void(StepId, BlobId, int64_t chunk, ChunkGradient)> show_without_first;
     // Every chunk of every blob that is neither frozen nor dropped was consumed; after the last `consume` was called (it may still be
     // running elsewhere).
     std::function<void(StepId)> on_step_in;

@@ -53,6 +53,10 @@ class AggregatorTest : public ::testing::Test {
                                            [this](StepId step, BlobId blob, int64_t chunk, ChunkGradient gradient) {
                                              consumed_.push_back({step, blob, chunk, std::move(gradient)});
                                            },
+                                       .show_without_first =
+                                           [this](StepId step, BlobId blob, int64_t chunk, ChunkGradient gradient) {
+                                             shown_.push_back({step, blob, chunk, std::move(gradient)});
+                                           },
                                        .on_step_in = [this](StepId step) { steps_in_.push_back(step.value()); }});
     ASSERT_OK(created);
     aggregator_ = *std::move(created);
@@ -108,6 +112,7 @@ class AggregatorTest : public ::testing::Test {
   std::unique_ptr<Aggregator> aggregator_;
   std::vector<int64_t> steps_in_;
   std::vector<std::string> answers_;
+  std::vector<Consumed> shown_;     // without the first use
   std::vector<Consumed> consumed_;  // destroyed first: memory that is given back makes the aggregator answer
 };
 
@@ -139,6 +144,38 @@ TEST_F(AggregatorTest, TiedBlobIsCompleteWithBothUsesAndRootsAreAddedInLayerOrde
     program += op.kind == SumOp::Kind::kAdd ? "+" : std::to_string(op.operand);
   }
   EXPECT_EQ(program, "01+2+");
+}
+
+// Whatever of the first use is there, but not once all of it is; of blobs of one use nothing.
+TEST_F(AggregatorTest, WhatAllUsesButTheFirstGiveIsShownOnceAndStays) {
+  Start(2);
+  EXPECT_EQ(Send(Key(kWte, 1, {0, 1})), 1);
+  EXPECT_EQ(Send(Key(kWte, 0, {1, 1})), 1);
+  EXPECT_THAT(shown_, IsEmpty());
+  EXPECT_EQ(Send(Key(kWte, 1, {1, 1})), 1);
+  ASSERT_EQ(shown_.size(), 1u);
+  EXPECT_EQ(shown_[0].blob, kWte);
+  EXPECT_EQ(Nodes(shown_[0].gradient), "{0}{1}");
+  EXPECT_EQ(shown_[0].gradient.program.size(), 3u);
+  EXPECT_EQ(Send(Key(kWte, 1, {0, 2})), -1);
+  EXPECT_EQ(Send(Key(kWte, 0, {0, 1})), 1);
+  EXPECT_EQ(Send(Key(kBlock1, 0, {0, 2})), 4);
+  EXPECT_EQ(shown_.size(), 1u);
+  ASSERT_EQ(consumed_.size(), 5u);
+  EXPECT_EQ(Nodes(consumed_[0].gradient), "{0}{1}{0}{1}");
+  for (int vnode = 0; vnode < 2; ++vnode) {
+    const std::byte* values = shown_[0].gradient.operands[vnode].values;
+    EXPECT_EQ(values, consumed_[0].gradient.operands[2 + vnode].values);
+    EXPECT_EQ(values[0], std::byte(vnode));
+  }
+}
+
+TEST_F(AggregatorTest, NothingIsShownWhereTheFirstUseCameFirst) {
+  Start(1);
+  EXPECT_EQ(Send(Key(kWte, 0, {0, 1})), 1);
+  EXPECT_EQ(Send(Key(kWte, 1, {0, 1})), 1);
+  EXPECT_EQ(consumed_.size(), 1u);
+  EXPECT_THAT(shown_, IsEmpty());
 }
 
 TEST_F(AggregatorTest, RepeatedContributionIsAcknowledgedAndCountedOnce) {

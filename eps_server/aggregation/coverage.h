@@ -33,6 +33,8 @@ class Coverage {
   // Adds what is not covered and drops the descendants that it replaces; returns how many.
   int Add(HeldContribution contribution);
 
+  // By rising first vnode.
+  const std::vector<HeldContribution>& held() const { return held_; }
   // Takes everything out; covered whole from now on.
   std::vector<HeldContribution> Consume();
 

@@ -35,14 +35,14 @@ void StepCoverage::Begin(const std::vector<bool>& dropped) {
 }
 
 bool StepCoverage::Covers(const ContributionKey& key, int64_t chunk) const {
-  return SlotOf(key).chunks[static_cast<size_t>(chunk)].Covers(key.node);
+  return Covers(SlotOf(key).chunks[static_cast<size_t>(chunk)], key.node);
 }
 
 bool StepCoverage::Covers(const ContributionKey& key) const {
   const absl::Span<const Coverage> chunks =
       absl::MakeConstSpan(SlotOf(key).chunks)
           .subspan(static_cast<size_t>(key.chunks.first), static_cast<size_t>(key.chunks.count));
-  return std::all_of(chunks.begin(), chunks.end(), [&](const Coverage& chunk) { return chunk.Covers(key.node); });
+  return std::all_of(chunks.begin(), chunks.end(), [&](const Coverage& chunk) { return Covers(chunk, key.node); });
 }
 
 void StepCoverage::Add(const ContributionKey& key, int64_t chunk, ChunkBuffer buffer) {
@@ -63,6 +63,16 @@ bool StepCoverage::IsWhole(BlobId blob, int64_t chunk) const {
   const std::vector<UseSlot>& uses = blobs_[blob.value()].uses;
   return std::all_of(uses.begin(), uses.end(),
                      [&](const UseSlot& use) { return use.chunks[static_cast<size_t>(chunk)].IsWhole(num_vnodes_); });
+}
+
+bool StepCoverage::LacksFirstUseAlone(BlobId blob, int64_t chunk) const {
+  const std::vector<UseSlot>& uses = blobs_[blob.value()].uses;
+  const auto is_whole = [&](const UseSlot& use) { return use.chunks[static_cast<size_t>(chunk)].IsWhole(num_vnodes_); };
+  return uses.size() > 1 && !is_whole(uses[0]) && std::all_of(uses.begin() + 1, uses.end(), is_whole);
+}
+
+const std::vector<HeldContribution>& StepCoverage::Held(BlobId blob, int use, int64_t chunk) const {
+  return blobs_[blob.value()].uses[use].chunks[static_cast<size_t>(chunk)].held();
 }
 
 std::vector<HeldContribution> StepCoverage::Consume(BlobId blob, int use, int64_t chunk) {

@@ -8,6 +8,7 @@
 
 #include "common/base/ids.h"
 #include "common/model/model_spec.h"
+#include "common/schedule/reduction_tree.h"
 #include "eps_server/aggregation/chunk_pool.h"
 #include "eps_server/aggregation/contribution_key.h"
 #include "eps_server/aggregation/coverage.h"
@@ -30,7 +31,7 @@ class StepCoverage {
   void Begin(const std::vector<bool>& dropped);
 
   bool is_dropped(BlobId blob) const { return blobs_[blob.value()].is_dropped; }
-  // The key's node or an ancestor is there: of `chunk`, and of each of the key's chunks.
+  // The key's node or an ancestor is there, or every vnode is: of `chunk`, and of each of the key's chunks.
   bool Covers(const ContributionKey& key, int64_t chunk) const;
   bool Covers(const ContributionKey& key) const;
 
@@ -40,6 +41,10 @@ class StepCoverage {
   // Every vnode is there: of every use of a chunk, and of all chunks.
   bool IsWhole(BlobId blob, int64_t chunk) const;
   bool IsWhole(BlobId blob) const { return blobs_[blob.value()].missing_chunks == 0; }
+  // The same of every use of a chunk but the first, which is not.
+  bool LacksFirstUseAlone(BlobId blob, int64_t chunk) const;
+  // What one use of a chunk has.
+  const std::vector<HeldContribution>& Held(BlobId blob, int use, int64_t chunk) const;
   // Takes out what one use of a whole chunk has; it stays whole.
   std::vector<HeldContribution> Consume(BlobId blob, int use, int64_t chunk);
 
@@ -72,6 +77,7 @@ class StepCoverage {
 
   LayerId LayerOf(Use use) const { return model_.blob(use.blob).uses[use.use]; }
   const UseSlot& SlotOf(const ContributionKey& key) const { return blobs_[key.blob.value()].uses[key.use]; }
+  bool Covers(const Coverage& chunk, TreeNode node) const { return chunk.IsWhole(num_vnodes_) || chunk.Covers(node); }
   bool IsWhole(Use use) const;
   void AddMissing(const UseSlot& use, std::vector<bool>& missing) const;
   void AdvanceFront();

@@ -28,6 +28,7 @@
 #include "eps_server/optimizer/schedule.h"
 #include "eps_server/optimizer/task_queue.h"
 #include "eps_server/optimizer/tensor_groups.h"
+#include "eps_server/optimizer/unread_rows.h"
 #include "eps_server/optimizer/update_hold.h"
 #include "eps_server/optimizer/update_scalars.h"
 
@@ -47,20 +48,42 @@ int64_t GradientBytes(const ChunkGradient& gradient, int64_t num_elems) {
   return bytes;
 }
 
-// What an update has to read and write of the model: the wire form, unless the master lies beside it, and its successor;
-// the master or its rest, and the moments, all in place.
-int64_t StateBytes(const ChunkState& state) {
+// What an update of so many elements, whole units of moments, has to read and write of the model: the wire form, unless the
+// master lies beside it, and its successor; the master or its rest, and the moments, all in place.
+int64_t StateBytes(const ChunkState& state, int64_t num_elems) {
   const int64_t moments = (state.moment1 != nullptr) + (state.moment2 != nullptr);
   const int64_t rest = (state.rest != nullptr ? 2 : 0) + (state.master != nullptr ? 4 : 0);
   const int64_t wire_forms = state.master != nullptr ? 1 : 2;
-  return state.num_elems * (wire_forms * SizeOf(state.wire_dtype) + 2 * rest) +
-         2 * moments * MomentBytes(state.moment_format, state.num_elems);
+  return num_elems * (wire_forms * SizeOf(state.wire_dtype) + 2 * rest) +
+         2 * moments * MomentBytes(state.moment_format, num_elems);
 }
 
 // What LAMB's first pass has to read of it.
 int64_t ReadBytes(const ChunkState& state) {
   const int64_t master = state.master != nullptr ? 4 : SizeOf(state.wire_dtype) + (state.rest != nullptr ? 2 : 0);
   return state.num_elems * master + 2 * MomentBytes(state.moment_format, state.num_elems);
+}
+
+int64_t NumElems(absl::Span<const GroupRange> ranges) {
+  int64_t num_elems = 0;
+  for (const GroupRange& range : ranges) num_elems += range.end - range.begin;
+  return num_elems;
+}
+
+// A tensor in its blob.
+struct BlobTensor {
+  BlobId blob;
+  const TensorSpec* tensor;
+};
+// The embedding's table of tokens, if it trains.
+std::optional<BlobTensor> TokenTable(const ModelSpec& model) {
+  for (const BlobUse& use : model.layers.front().blobs) {
+    const BlobSpec& blob = model.blob(use.blob);
+    for (const TensorSpec& tensor : blob.tensors) {
+      if (tensor.role == TensorRole::kTokenTable && !blob.frozen) return BlobTensor{blob.id, &tensor};
+    }
+  }
+  return std::nullopt;
 }
 
 using SharedScalars = std::shared_ptr<const UpdateScalars>;
@@ -81,6 +104,7 @@ class UpdateEngineImpl final : public UpdateEngine {
         on_step_made_(std::move(options.on_step_made)),
         on_failure_(std::move(options.on_failure)),
         groups_(GroupTensors(model_, run_.optimizer)),
+        table_(IsEager() && run_.precision.wire_versions == 2 ? TokenTable(model_) : std::nullopt),
         held_gradients_(std::move(held_gradients)),
         drop_(model_, run_.layer_drop),
         last_norm_(options.last_norm),
@@ -97,12 +121,13 @@ class UpdateEngineImpl final : public UpdateEngine {
 
   ~UpdateEngineImpl() override { stopped_ = true; }  // then queue_ waits for what runs
 
-  void OpenStep(StepId step) override {
+  void OpenStep(StepId step, std::shared_ptr<const RowsRead> rows) override {
     if (stopped_) return;
     MutexLock lock(mu_);
     EPS_CHECK(step > opened_);
     opened_ = step;
-    if (step == step_) CarryDropped();
+    if (table_.has_value()) rows_of_opened_ = std::move(rows);
+    if (step == step_) BeginOpened();
   }
 
   void EndReads(StepId step) override {
@@ -121,6 +146,16 @@ class UpdateEngineImpl final : public UpdateEngine {
       later_.push_back({step, blob, chunk, std::move(gradient)});
     } else {
       Gather(blob, chunk, std::move(gradient));
+    }
+  }
+
+  void SubmitWithoutFirst(StepId step, BlobId blob, int64_t chunk, ChunkGradient gradient) override {
+    if (stopped_ || !table_.has_value() || blob != table_->blob) return;
+    MutexLock lock(mu_);
+    if (step > step_) {
+      later_.push_back({step, blob, chunk, std::move(gradient), /*is_without_first=*/true});
+    } else if (step == step_) {
+      GatherUnread(chunk, std::move(gradient));
     }
   }
 
@@ -176,6 +211,7 @@ class UpdateEngineImpl final : public UpdateEngine {
     BlobId blob;
     int64_t chunk = 0;
     ChunkGradient gradient;
+    bool is_without_first = false;
   };
   struct BlobState {
     std::vector<double> squares;                             // of the gradient, by chunk
@@ -239,15 +275,23 @@ class UpdateEngineImpl final : public UpdateEngine {
       if (!defers_ && !IsEager()) state.kept.resize(static_cast<size_t>(blob.num_chunks()));
       if (has_trust_ratios_) state.step_squares.resize(static_cast<size_t>(blob.num_chunks()));
     }
-    if (opened_ >= step_) CarryDropped();
+    unread_rows_ = UnreadRows();
+    any_came_ = false;
+    if (opened_ >= step_) BeginOpened();
     std::vector<Submitted> later = std::exchange(later_, {});
     for (Submitted& submitted : later) {
-      if (submitted.step == step_) {
-        Gather(submitted.blob, submitted.chunk, std::move(submitted.gradient));
-      } else {
+      if (submitted.step != step_) {
         later_.push_back(std::move(submitted));
+      } else if (submitted.is_without_first) {
+        GatherUnread(submitted.chunk, std::move(submitted.gradient));
+      } else {
+        Gather(submitted.blob, submitted.chunk, std::move(submitted.gradient));
       }
     }
+  }
+  void BeginOpened() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    unread_rows_ = UnreadRows(std::exchange(rows_of_opened_, nullptr));
+    CarryDropped();
   }
 
   // A checkpoint that has not copied a blob yet holds its step up only once nothing else does.
@@ -267,6 +311,7 @@ class UpdateEngineImpl final : public UpdateEngine {
 
   // First use of a chunk's gradient.
   void Gather(BlobId blob, int64_t chunk, ChunkGradient gradient) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    if (!std::exchange(any_came_, true)) BeginGradients();
     if (!IsEager()) {
       // A std::function must be copyable, so the gradient goes behind a pointer.
       Push({defers_ ? "sum" : "measure", blob, chunk},
@@ -290,10 +335,33 @@ class UpdateEngineImpl final : public UpdateEngine {
 
   void PushEager(BlobId blob, int64_t chunk, ChunkGradient gradient) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
     newest_updated_ = step_;
-    Push({"update", blob, chunk}, [this, blob, chunk, scalars = blobs_[blob.value()].scalars, step = step_,
+    std::shared_ptr<const RowsRead> rows;  // if the others are updated already
+    if (table_.has_value() && blob == table_->blob) {
+      const UnreadRows::What what = unread_rows_.Arrive(chunk, gradient);
+      if (what == UnreadRows::What::kLater) return;
+      if (what == UnreadRows::What::kRest) rows = unread_rows_.rows();
+    }
+    Push({"update", blob, chunk}, [this, blob, chunk, scalars = blobs_[blob.value()].scalars, step = step_, rows,
                                    shared = std::make_shared<ChunkGradient>(std::move(gradient))] {
-      UpdateEager(step, blob, chunk, *shared, *scalars);
+      UpdateEager(step, blob, chunk, *shared, *scalars, rows.get());
     });
+  }
+
+  // The first gradient of the step came. Of a token table that no head shares nothing else need come.
+  void BeginGradients() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    if (!table_.has_value() || model_.blob(table_->blob).uses.size() > 1) return;
+    for (int64_t chunk = 0; chunk < model_.blob(table_->blob).num_chunks(); ++chunk) GatherUnread(chunk, {});
+  }
+  // of_head: WithoutEmbedding's. What waits for a checkpoint is updated at once with the rest.
+  void GatherUnread(int64_t chunk, ChunkGradient of_head) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    const BlobId blob = table_->blob;
+    if (IsHeld(blob) || of_head.nonfinite_vnode >= 0 || !unread_rows_.Queue(chunk)) return;
+    newest_updated_ = step_;
+    Push({"update unread rows of", blob, chunk},
+         [this, chunk, step = step_, scalars = blobs_[blob.value()].scalars, rows = unread_rows_.rows(),
+          shared = std::make_shared<ChunkGradient>(WithoutEmbedding(std::move(of_head)))] {
+           UpdateUnread(step, chunk, *shared, *scalars, *rows);
+         });
   }
 
   struct TaskName {
@@ -319,16 +387,44 @@ class UpdateEngineImpl final : public UpdateEngine {
 
   // ---- tasks; they run without the lock ----
 
-  // One pass: sum, norm, update.
-  void UpdateEager(StepId step, BlobId blob, int64_t chunk, ChunkGradient& gradient, const UpdateScalars& scalars) {
+  // One pass: sum, norm, update. rows: of the token table, whose other rows have been updated before; else null.
+  void UpdateEager(StepId step, BlobId blob, int64_t chunk, ChunkGradient& gradient, const UpdateScalars& scalars,
+                   const RowsRead* rows) {
     if (gradient.nonfinite_vnode >= 0) return FailNonFinite(blob, chunk, gradient);
     double squares = 0;
     ShowSum(step, blob, chunk, gradient);
-    Update(step, blob, chunk, gradient, scalars, &squares);
+    if (rows == nullptr) {
+      Update(step, blob, chunk, gradient, scalars, &squares);
+    } else {
+      const ChunkParts parts = TablePartsOf(chunk, *rows);
+      if (const auto* wrong = NonzeroOfEmbedding(gradient, parts.unread)) return FailNonzero(step, *wrong);
+      // The norm is that of all rows in their order.
+      const int64_t num_elems = model_.blob(blob).chunk_elems(chunk);
+      squares = SumChunk(gradient, num_elems, nullptr);
+      moved_bytes_ += GradientBytes(gradient, num_elems);
+      UpdateRanges(step, blob, chunk, gradient, parts.rest, scalars, nullptr);
+    }
     if (!std::isfinite(squares)) return FailNonFinite(blob, chunk, gradient);
     gradient = {};
     ShowUpdated(step, blob, chunk);
     FinishChunk(blob, [&](BlobState& state) { state.squares[chunk] = squares; });
+  }
+
+  // Of the token table, with what the embedding adds nothing to.
+  void UpdateUnread(StepId step, int64_t chunk, const ChunkGradient& gradient, const UpdateScalars& scalars,
+                    const RowsRead& rows) {
+    {
+      MutexLock lock(mu_);
+      if (step != step_ || !unread_rows_.Begin(chunk)) return;
+    }
+    UpdateRanges(step, table_->blob, chunk, gradient, TablePartsOf(chunk, rows).unread, scalars, nullptr);
+    MutexLock lock(mu_);
+    std::optional<ChunkGradient> whole = unread_rows_.End(chunk);
+    if (whole.has_value()) PushEager(table_->blob, chunk, *std::move(whole));
+  }
+  ChunkParts TablePartsOf(int64_t chunk, const RowsRead& rows) const {
+    const BlobId blob = table_->blob;
+    return PartsOf(model_.blob(blob), *table_->tensor, chunk, groups_[blob.value()].ranges[chunk], rows);
   }
 
   // PER_BLOB: the pass that finds the blob's norm.
@@ -537,10 +633,15 @@ class UpdateEngineImpl final : public UpdateEngine {
 
   void Update(StepId step, BlobId blob, int64_t chunk, const ChunkGradient& gradient, const UpdateScalars& scalars,
               double* squares) {
+    UpdateRanges(step, blob, chunk, gradient, groups_[blob.value()].ranges[chunk], scalars, squares);
+  }
+  void UpdateRanges(StepId step, BlobId blob, int64_t chunk, const ChunkGradient& gradient,
+                    absl::Span<const GroupRange> ranges, const UpdateScalars& scalars, double* squares) {
     const ChunkState state = store_.Chunk(blob, chunk, ReadVersion(step));
-    UpdateChunk(state, gradient, groups_[blob.value()].ranges[chunk], scalars, squares);
-    updated_elems_ += state.num_elems;
-    moved_bytes_ += GradientBytes(gradient, state.num_elems) + StateBytes(state);
+    UpdateChunk(state, gradient, ranges, scalars, squares);
+    const int64_t num_elems = NumElems(ranges);
+    updated_elems_ += num_elems;
+    moved_bytes_ += GradientBytes(gradient, num_elems) + StateBytes(state, num_elems);
   }
 
   std::vector<StepSquares> Measure(StepId step, BlobId blob, int64_t chunk, const ChunkGradient& gradient,
@@ -616,6 +717,13 @@ class UpdateEngineImpl final : public UpdateEngine {
         "step ", step, ": the gradient of ", DescribeNonFinite(model_.blob(blob), chunk, gradient), " is not finite")));
   }
 
+  void FailNonzero(StepId step, const GradientOperand& contribution) {
+    if (stopped_.exchange(true)) return;
+    on_failure_(absl::InternalError(absl::StrCat(
+        "step ", step.value(), ": the gradient of the embedding has values in rows of ", table_->tensor->name,
+        " that no token reads, from vnodes ", DebugString(contribution.node), ": their worker computes it wrongly")));
+  }
+
   // Fixed after construction.
   const ModelSpec& model_;
   const RunConfig& run_;
@@ -630,6 +738,7 @@ class UpdateEngineImpl final : public UpdateEngine {
   const std::function<void(const StepUpdate&)> on_step_made_;
   const std::function<void(absl::Status)> on_failure_;
   const std::vector<TensorGroups> groups_;  // by blob
+  const std::optional<BlobTensor> table_;   // of tokens, if some of it may be updated early
   int held_track_ = 0;                      // of trace_
   size_t blobs_to_make_ = 0;                // a step, those that it drops too
   const HeldGradients held_gradients_;
@@ -652,7 +761,10 @@ class UpdateEngineImpl final : public UpdateEngine {
   bool waits_for_readers_ ABSL_GUARDED_BY(mu_) = false;
   std::vector<BlobState> blobs_ ABSL_GUARDED_BY(mu_);
   std::vector<Submitted> later_ ABSL_GUARDED_BY(mu_);
-  StepId newest_updated_ ABSL_GUARDED_BY(mu_) = StepId(-1);  // of which an update has begun
+  bool any_came_ ABSL_GUARDED_BY(mu_) = false;                           // of step_'s gradients
+  UnreadRows unread_rows_ ABSL_GUARDED_BY(mu_);                          // of table_, in step_
+  std::shared_ptr<const RowsRead> rows_of_opened_ ABSL_GUARDED_BY(mu_);  // until that is step_
+  StepId newest_updated_ ABSL_GUARDED_BY(mu_) = StepId(-1);              // of which an update has begun
   UpdateHold hold_ ABSL_GUARDED_BY(mu_);
   double step_held_seconds_ ABSL_GUARDED_BY(mu_) = 0;
   std::set<BlobId> carries_held_ ABSL_GUARDED_BY(mu_);  // dropped by step_, held

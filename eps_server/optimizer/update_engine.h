@@ -18,6 +18,7 @@
 #include "eps_server/optimizer/chunk_gradient.h"
 #include "eps_server/optimizer/chunk_witness.h"
 #include "eps_server/optimizer/hold_bytes.h"  // what holding costs
+#include "eps_server/optimizer/unread_rows.h"
 #include "eps_server/store/store.h"
 
 namespace eps::server {
@@ -91,12 +92,18 @@ class UpdateEngine {
   virtual ~UpdateEngine() = default;
 
   // Nobody reads the version before `step`'s any more: blobs that it drops go on. Needed of every step where some do.
-  virtual void OpenStep(StepId step) = 0;
+  // rows: of the token table, those that the step's tokens read; null: not known. Eager updates of the others, but for
+  // PER_BLOB and LAMB, and with two versions of the weights, then need not wait for the embedding's gradient; which is
+  // found out where it is not zero there, and ends the run.
+  virtual void OpenStep(StepId step, std::shared_ptr<const RowsRead> rows = nullptr) = 0;
   // Nobody reads the version of `step` any more, as no part of it is run again. Deferred updates that overwrite it
   // (precision.wire_versions: 1) begin then, be all gradients in before: of each step.
   virtual void EndReads(StepId step) = 0;
   // The gradient of a chunk is complete. Chunks of a step wait until the step before is made.
   virtual void Submit(StepId step, BlobId blob, int64_t chunk, ChunkGradient gradient) = 0;
+  // What the layers behind the first that has the blob give to a chunk is complete; of use before the chunk's Submit alone,
+  // and harmless after it. What it points to must be there until the gradient of that Submit is destroyed.
+  virtual void SubmitWithoutFirst(StepId step, BlobId blob, int64_t chunk, ChunkGradient gradient) = 0;
 
   // Blobs at `version` are not updated to version + 1 before ReleaseUpdate; call before gradients
   // of step `version` come.

@@ -140,6 +140,10 @@ absl::Status CoordinatorImpl::Start(int threads, int64_t window_bytes) {
                                                [this](StepId step, BlobId blob, int64_t chunk, ChunkGradient gradient) {
                                                  engine_->Submit(step, blob, chunk, std::move(gradient));
                                                },
+                                           .show_without_first =
+                                               [this](StepId step, BlobId blob, int64_t chunk, ChunkGradient gradient) {
+                                                 engine_->SubmitWithoutFirst(step, blob, chunk, std::move(gradient));
+                                               },
                                            .on_step_in = [this](StepId step) { OnStepIn(step); }}));
   writer_ = std::make_unique<CheckpointWriter>(&checkpointer_, &store_);
   for (const BlobSpec& blob : model_.blobs) store_.Publish(blob.id, ReadVersion(first_step));

@@ -24,6 +24,7 @@
 #include "common/schedule/vnode_batch.h"
 #include "eps_server/membership/groups.h"
 #include "eps_server/membership/membership.h"
+#include "eps_server/optimizer/unread_rows.h"
 #include "eps_server/optimizer/update_engine.h"
 #include "eps_server/step/step_report.h"
 #include "eps_server/step/vnode_balancer.h"
@@ -36,6 +37,12 @@ namespace {
 // A run whose gradient is not finite so often has diverged, and does not come back.
 constexpr int kMaxSkippedInARow = 20;
 constexpr std::chrono::milliseconds kTick(50);  // how late an expired lease is seen, but for standstills
+
+std::shared_ptr<const RowsRead> RowsReadBy(const std::vector<VnodeBatch>& batches, int64_t vocab) {
+  auto rows = std::make_shared<RowsRead>(vocab);
+  for (const VnodeBatch& batch : batches) rows->Add(batch.tokens);
+  return rows;
+}
 
 }  // namespace
 
@@ -87,7 +94,7 @@ void CoordinatorImpl::OpenStep(Actions& actions) {
   actions.push_back([this, step = step_] {
     absl::StatusOr<std::vector<VnodeBatch>> batches = data_->Read(step);
     aggregator_->BeginStep(step, DroppedBlobs(model_, drop_.DroppedIn(step)));
-    engine_->OpenStep(step);
+    engine_->OpenStep(step, batches.ok() ? RowsReadBy(*batches, model_.config.vocab) : nullptr);
     MutexLock lock(mu_);
     if (!open_.has_value()) return;  // EndWithoutWorkers
     if (!batches.ok()) return EndBeforeStep(batches.status());

@@ -12,6 +12,7 @@
 #include <limits>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <thread>
 #include <utility>
@@ -26,6 +27,7 @@
 #include "common/base/ids.h"
 #include "common/base/mutex.h"
 #include "common/model/layer_drop.h"
+#include "common/model/model_spec.h"
 #include "common/numeric/bf16.h"
 #include "common/numeric/fp16.h"
 #include "common/schedule/reduction_tree.h"
@@ -177,7 +179,10 @@ class FakeWorker {
       }
     }
     std::vector<int> held;
-    for (const VnodeBatch& batch : assignment.vnodes) held.push_back(batch.vnode);
+    for (const VnodeBatch& batch : assignment.vnodes) {
+      held.push_back(batch.vnode);
+      tokens_[{assignment.step, batch.vnode}] = {batch.tokens.begin(), batch.tokens.end()};
+    }
     const int num_vnodes = run_.config.batch.virtual_nodes;
     // As a worker pushes: leaves for one or two vnodes, subtree sums from three.
     const std::vector<TreeNode> nodes = LargestSubtrees(held, num_vnodes, held.size() < 3 ? 1 : num_vnodes);
@@ -306,6 +311,12 @@ class FakeWorker {
       const int left = LeftLeaves(node.count);
       return Sum(key, {node.first, left}, elem) + Sum(key, {node.first + left, node.count - left}, elem);
     }
+    // As an embedding does: nothing for rows of the token table that no token reads.
+    const TensorSpec& tensor = run_.model.blob(key.blob).tensors.front();
+    if (key.use == 0 && tensor.role == TensorRole::kTokenTable) {
+      const auto row = static_cast<int32_t>(elem / tensor.shape[1]);
+      if (!tokens_.at({key.step, node.first}).contains(row)) return 0;
+    }
     // Depends on the weights of the step's own version: a wrong one would show in the bits.
     const absl::Span<const std::byte> wire = run_.store->Wire(key.blob, ReadVersion(key.step));
     const auto bits = [&] { return reinterpret_cast<const uint16_t*>(wire.data())[elem]; };
@@ -365,7 +376,8 @@ class FakeWorker {
   Mutex counts_mu_;
   std::vector<size_t> vnode_counts_ ABSL_GUARDED_BY(counts_mu_);
   int messages_left_;
-  std::map<int64_t, float> loss_scales_;  // by step; of thread_
+  std::map<int64_t, float> loss_scales_;                        // by step; of thread_
+  std::map<std::pair<StepId, int>, std::set<int32_t>> tokens_;  // by step and vnode; of thread_
   std::thread thread_;
 };
 
