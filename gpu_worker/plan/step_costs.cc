@@ -106,6 +106,21 @@ int ReadsOfContributions(const RunConfig& run) {
   return 1 + (run.optimizer.clip == ClipMode::kPerBlob ? 1 : 0) + (run.optimizer.rule == OptimizerRule::kLamb ? 1 : 0);
 }
 
+// Of each blob's update, the part that need not wait for the embedding's gradient (eps_server/optimizer/unread_rows.h): rows
+// of the token table that no token of a step reads. Texts repeat themselves, so that these are more than were tokens drawn
+// evenly, as is assumed here.
+double EarlyShare(const BlobSpec& blob, const ModelSpec& model, const RunConfig& run) {
+  const bool waits_for_norm =
+      run.defers_updates() || run.optimizer.clip == ClipMode::kPerBlob || run.optimizer.rule == OptimizerRule::kLamb;
+  if (blob.frozen || waits_for_norm || run.precision.wire_versions != 2) return 0;
+  double elems = 0;
+  for (const TensorSpec& tensor : blob.tensors) {
+    if (tensor.role == TensorRole::kTokenTable) elems += static_cast<double>(tensor.num_elems());
+  }
+  const auto tokens = static_cast<double>(run.tokens_per_step());
+  return elems / static_cast<double>(blob.num_elems) * std::exp(-tokens / static_cast<double>(model.config.vocab));
+}
+
 // Of one element of what a group pushes: sums, in fp32.
 double BytesOfRoots(const GroupParts& group) { return 4 * static_cast<double>(group.roots().size()); }
 
@@ -282,6 +297,7 @@ StepCosts CostsOf(const Profile& profile, const ModelSpec& model, const RunConfi
   for (const BlobSpec& blob : model.blobs) {
     const double elems = blob.frozen ? 0 : static_cast<double>(blob.num_elems);
     costs.update_seconds.push_back(elems * UpdateBytes(run) / profile.update_bytes_per_second);
+    costs.early_update_seconds.push_back(costs.update_seconds.back() * EarlyShare(blob, model, run));
     if (run.defers_updates()) {
       costs.sum_seconds.push_back(elems * 4 / profile.update_bytes_per_second);  // kept in fp32
     }

@@ -1,6 +1,8 @@
 #include "gpu_worker/plan/step_costs.h"
 
 #include <algorithm>
+#include <cmath>
+#include <cstddef>
 #include <string>
 #include <utility>
 #include <vector>
@@ -180,6 +182,26 @@ TEST_F(StepCostsTest, PassesForNormsReadMasterMomentsAndContributionsOnceMore) {
     const auto once = static_cast<double>(block.trainable_elems * SizeOf(run_.precision.gradients));
     EXPECT_DOUBLE_EQ(read, c.contribution_reads * once);
   }
+}
+
+// Of the token table alone, by how many rows tokens that are drawn evenly leave out, and where nothing waits for a norm.
+TEST_F(StepCostsTest, RowsThatNoTokenReadsAreUpdatedEarly) {
+  const ModelSpec model = BuildModel(run_.model).value();
+  const auto early_share = [&](const RunConfig& run) {
+    const StepCosts costs = CostsOf(profile_, model, run, CpuKernelSizes(), LinkKind::kInPlace);
+    for (size_t blob = 1; blob < model.blobs.size(); ++blob) EXPECT_EQ(costs.early_update_seconds[blob], 0);
+    return costs.early_update_seconds[0] / costs.update_seconds[0];
+  };
+  const auto vocab = static_cast<double>(run_.model.vocab), tokens = static_cast<double>(run_.tokens_per_step());
+  EXPECT_DOUBLE_EQ(early_share(run_), std::exp(-tokens / vocab));
+  RunConfig lagged = run_, exact = run_, per_blob = run_, lamb = run_, one_version = run_;
+  lagged.optimizer.clip = ClipMode::kLagged;
+  EXPECT_EQ(early_share(lagged), early_share(run_));
+  exact.optimizer.clip = ClipMode::kExact;
+  per_blob.optimizer.clip = ClipMode::kPerBlob;
+  lamb.optimizer.rule = OptimizerRule::kLamb;
+  one_version.precision.wire_versions = 1;
+  for (const RunConfig& run : {exact, per_blob, lamb, one_version}) EXPECT_EQ(early_share(run), 0);
 }
 
 TEST_F(StepCostsTest, ABlockThatIsFrozenNeedsNoBackward) {

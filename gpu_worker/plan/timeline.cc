@@ -75,8 +75,10 @@ class Simulation {
     double begin = 0;         // until then it is handed over, and shares nothing
     double left_seconds = 0;  // alone
   };
-  struct Job {  // the daemon's, of a blob
-    bool is_sum = false;
+  // The daemon's, of a blob. The last of them makes its version.
+  enum class JobKind { kEarlyUpdate, kSum, kUpdate };
+  struct Job {
+    JobKind kind = JobKind::kUpdate;
     double seconds = 0;
   };
 
@@ -90,6 +92,7 @@ class Simulation {
     num_done_ = 0;
     uses_left_.clear();
     for (const BlobSpec& blob : model_.blobs) uses_left_.push_back(static_cast<int>(blob.uses.size()));
+    any_pushed_ = false;
     records_ = pass == kPasses - 1;
   }
   bool pass_is_over() const { return num_done_ == steps_.size(); }
@@ -119,7 +122,7 @@ class Simulation {
     while (!update.has_value() && !jobs_.empty()) {
       const auto& [blob, job] = *jobs_.begin();
       update = Work{blob, now_, job.seconds};
-      job_is_sum_ = job.is_sum;
+      job_kind_ = job.kind;
       jobs_.erase(jobs_.begin());
       started = true;
       if (update->left_seconds <= 0) End(Activity::kUpdate);
@@ -129,7 +132,14 @@ class Simulation {
   // For a blob that is pulled sooner: chunk by chunk, so that nothing is done twice.
   void Interrupt(const Work& update) {
     if (records_ && now_ > update.begin) timeline_.updates.push_back({update.index, update.begin, now_});
-    jobs_.emplace(update.index, Job{job_is_sum_, update.left_seconds});
+    AddJob(update.index, {job_kind_, update.left_seconds});
+  }
+  // What waits of the same blob is made with it.
+  void AddJob(int blob, const Job& job) {
+    const auto [waiting, is_first] = jobs_.emplace(blob, job);
+    if (is_first) return;
+    waiting->second.kind = std::max(waiting->second.kind, job.kind);
+    waiting->second.seconds += job.seconds;
   }
   bool CanStart(int index) const { return Blocker(index) == index; }
   // The step that it waits for; a pull that waits for a version: -1; itself: nothing.
@@ -209,18 +219,36 @@ class Simulation {
     const LayerSpec& layer = model_.layer(steps_[index].layer);
     const double elem_seconds =
         costs_.contribution_seconds(steps_[index]) / static_cast<double>(std::max<int64_t>(1, layer.trainable_elems));
+    if (!std::exchange(any_pushed_, true)) {
+      for (const BlobSpec& blob : model_.blobs) {
+        if (blob.uses.size() == 1) AddEarlyUpdate(blob.id);
+      }
+    }
     for (const BlobUse& use : layer.blobs) {
       const auto blob = static_cast<size_t>(use.blob.value());
       if (model_.blobs[blob].frozen) continue;
       contribution_seconds_[blob] += elem_seconds * static_cast<double>(model_.blobs[blob].num_elems);
-      if (!is_last_push_[index] || --uses_left_[blob] > 0) continue;
+      if (!is_last_push_[index]) continue;
+      if (--uses_left_[blob] > 0) {
+        if (uses_left_[blob] == 1 && use.use > 0) AddEarlyUpdate(use.blob);
+        continue;
+      }
       const bool holds = !costs_.sum_seconds.empty();
-      const auto& seconds = holds ? costs_.sum_seconds : costs_.update_seconds;
-      jobs_.emplace(use.blob.value(), Job{holds, seconds[blob] + std::exchange(contribution_seconds_[blob], 0)});
+      const double seconds = holds ? costs_.sum_seconds[blob] : costs_.update_seconds[blob] - EarlySeconds(use.blob);
+      AddJob(use.blob.value(),
+             {holds ? JobKind::kSum : JobKind::kUpdate, seconds + std::exchange(contribution_seconds_[blob], 0)});
     }
   }
+  double EarlySeconds(BlobId blob) const {
+    return costs_.early_update_seconds.empty() ? 0 : costs_.early_update_seconds[static_cast<size_t>(blob.value())];
+  }
+  void AddEarlyUpdate(BlobId blob) {
+    const double seconds = EarlySeconds(blob);
+    if (seconds > 0) AddJob(blob.value(), {JobKind::kEarlyUpdate, seconds});
+  }
   void EndJob(int blob_of_job) {
-    if (!job_is_sum_) {
+    if (job_kind_ == JobKind::kEarlyUpdate) return;
+    if (job_kind_ == JobKind::kUpdate) {
       ++version_[static_cast<size_t>(blob_of_job)];
       return;
     }
@@ -229,8 +257,8 @@ class Simulation {
     if (num_sums_ < std::count(updated_.begin(), updated_.end(), true)) return;
     num_sums_ = 0;
     for (const BlobSpec& blob : model_.blobs) {
-      if (updated_[static_cast<size_t>(blob.id.value())])
-        jobs_.emplace(blob.id.value(), Job{false, costs_.update_seconds[static_cast<size_t>(blob.id.value())]});
+      const auto index = static_cast<size_t>(blob.id.value());
+      if (updated_[index]) AddJob(blob.id.value(), {JobKind::kUpdate, costs_.update_seconds[index]});
     }
   }
 
@@ -252,10 +280,11 @@ class Simulation {
   std::vector<bool> done_;
   size_t num_done_ = 0;
   std::array<std::optional<Work>, kNumActivities> work_;
-  std::map<int, Job> jobs_;     // by blob, which is the order of pulls; the one under way is not among them
-  bool job_is_sum_ = false;     // of the one under way
-  std::vector<int> version_;    // by blob
-  std::vector<int> uses_left_;  // by blob: whose gradients are not in yet
+  std::map<int, Job> jobs_;              // by blob, which is the order of pulls; the one under way is not among them
+  JobKind job_kind_ = JobKind::kUpdate;  // of the one under way
+  std::vector<int> version_;             // by blob
+  std::vector<int> uses_left_;           // by blob: whose gradients are not in yet
+  bool any_pushed_ = false;              // in this pass
   std::vector<double> contribution_seconds_;  // by blob: of what has been pushed of it, and belongs to no job yet
   int64_t num_sums_ = 0;                      // made of a step's, where updates are held
   Timeline timeline_;

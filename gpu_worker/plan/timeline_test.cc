@@ -114,6 +114,40 @@ TEST(TimelineTest, AnUpdateIsInterruptedForOnesThatArePulledBeforeIt) {
   EXPECT_GT(spans, 1);
 }
 
+// Of the tied token table, blob 0, behind the head's gradient; of another blob of one layer, behind the step's first one.
+TEST(TimelineTest, WhatIsUpdatedEarlyIsNotWaitedForAtTheEnd) {
+  Made made;
+  made.seconds = {{Kind::kForward, 1}, {Kind::kBackward, 1}, {Kind::kHead, 1}};
+  made.costs.update_seconds.assign(made.model.blobs.size(), 0.5);
+  made.costs.early_update_seconds.assign(made.model.blobs.size(), 0.0);
+  made.costs.early_update_seconds[0] = 0.375;
+  made.costs.early_update_seconds[1] = 0.25;
+  const Timeline timeline = made.Run();
+  const double rest = (0.5 - 0.375) + (0.5 - 0.25);
+  EXPECT_DOUBLE_EQ(timeline.step_seconds, 2 * (4 + 1 + 4) + rest);
+  const double head_pushed = rest + 2 * 4 + 2;
+  std::vector<std::vector<double>> begins(made.model.blobs.size());
+  double seconds = 0;
+  for (const TimelineSpan& span : timeline.updates) {
+    begins[static_cast<size_t>(span.index)].push_back(span.begin);
+    seconds += span.end - span.begin;
+  }
+  ASSERT_EQ(begins[0].size(), 2u);  // the step before's rest, and what is early
+  EXPECT_DOUBLE_EQ(*std::max_element(begins[0].begin(), begins[0].end()), head_pushed);
+  EXPECT_DOUBLE_EQ(*std::max_element(begins[1].begin(), begins[1].end()), head_pushed + 0.375);
+  EXPECT_DOUBLE_EQ(seconds, 0.5 * static_cast<double>(made.model.blobs.size()));
+}
+
+// Where updates are behind, what was to be early is made with the rest.
+TEST(TimelineTest, WhatIsEarlyAndWaitsIsMadeWithTheRest) {
+  Made made;
+  made.costs.update_seconds.assign(made.model.blobs.size(), 1.0);
+  made.costs.early_update_seconds.assign(made.model.blobs.size(), 0.5);
+  const Timeline timeline = made.Run();
+  EXPECT_DOUBLE_EQ(timeline.step_seconds, static_cast<double>(made.model.blobs.size()));
+  EXPECT_DOUBLE_EQ(Busy(timeline, Activity::kUpdate), static_cast<double>(made.model.blobs.size()));
+}
+
 // The token table's of the head are in long before those of the embedding, and count with these.
 TEST(TimelineTest, ContributionsAreReadWithTheUpdateOfTheirBlob) {
   Made made;
