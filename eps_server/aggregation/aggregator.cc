@@ -85,41 +85,39 @@ class AggregatorImpl final : public Aggregator {
     Pump(calls);
   }
 
-  absl::StatusOr<ChunkOutcome> AddChunk(const ContributionKey& key, int64_t chunk, int64_t payload_bytes,
-                                        const Fill& fill) override {
+  absl::StatusOr<ChunkOutcome> AddChunk(const ContributionKey& key, int64_t chunk, Payload payload) override {
     Calls calls;
+    ChunkBuffer buffer;
+    Added added;
     {
       MutexLock lock(mu_);
       EPS_RETURN_IF_ERROR(stopped_);
       EPS_RETURN_IF_ERROR(Check(key));
-      EPS_RETURN_IF_ERROR(CheckChunk(key, chunk, payload_bytes));
+      EPS_RETURN_IF_ERROR(CheckChunk(key, chunk, payload.num_bytes));
       if (!IsWanted(key, chunk)) return Drop(key, chunk, calls);
       if (!window_.IsAdmitted(key)) {
         return absl::FailedPreconditionError(absl::StrCat(DebugString(key), ": chunk ", chunk, " was not admitted"));
       }
+      if (payload.lent != nullptr && coverage_.IsWholeWith(key, chunk)) {
+        added = Add(key, chunk, ChunkBuffer::Lent(std::move(payload.lent)), calls);
+      }
     }
-    EPS_ASSIGN_OR_RETURN(ChunkBuffer buffer, pool_->Take(payload_bytes));
-    EPS_RETURN_IF_ERROR(fill(absl::MakeSpan(buffer.data(), static_cast<size_t>(payload_bytes))));
-
-    ChunkOutcome outcome;
-    std::optional<ChunkGradient> ready, without_first;
-    {
+    if (!added.outcome.counted) {
+      EPS_ASSIGN_OR_RETURN(buffer, pool_->Take(payload.num_bytes));
+      EPS_RETURN_IF_ERROR(payload.copy(absl::MakeSpan(buffer.data(), static_cast<size_t>(payload.num_bytes))));
       MutexLock lock(mu_);
       // The same one may have come from another worker meanwhile.
       if (!IsWanted(key, chunk)) return Drop(key, chunk, calls);
-      window_.GiveBack(key, chunk);
-      coverage_.Add(key, chunk, std::move(buffer));
-      ready = ConsumeIfWhole(key.blob, chunk);
-      if (key.use > 0) without_first = WithoutFirst(key.blob, chunk);
-      outcome = {.counted = true, .complete = CloseIfComplete(key)};
-      Pump(calls);
+      added = Add(key, chunk, std::move(buffer), calls);
     }
-    if (without_first.has_value()) show_without_first_(key.step, key.blob, chunk, *std::move(without_first));
-    if (ready.has_value()) {
-      consume_(key.step, key.blob, chunk, *std::move(ready));
+    if (added.without_first.has_value()) {
+      show_without_first_(key.step, key.blob, chunk, *std::move(added.without_first));
+    }
+    if (added.whole.has_value()) {
+      consume_(key.step, key.blob, chunk, *std::move(added.whole));
       if (FinishHanding()) on_step_in_(key.step);
     }
-    return outcome;
+    return added.outcome;
   }
 
   void Abandon(const ContributionKey& key) override {
@@ -190,6 +188,23 @@ class AggregatorImpl final : public Aggregator {
    private:
     std::deque<Answered> calls_;
   };
+
+  // A chunk that counts, and what it makes complete.
+  struct Added {
+    ChunkOutcome outcome;
+    std::optional<ChunkGradient> whole, without_first;
+  };
+  Added Add(const ContributionKey& key, int64_t chunk, ChunkBuffer buffer, Calls& calls)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    window_.GiveBack(key, chunk);
+    coverage_.Add(key, chunk, std::move(buffer));
+    Added added;
+    added.whole = ConsumeIfWhole(key.blob, chunk);
+    if (key.use > 0) added.without_first = WithoutFirst(key.blob, chunk);
+    added.outcome = {.counted = true, .complete = CloseIfComplete(key)};
+    Pump(calls);
+    return added;
+  }
 
   int64_t ChunkBytes(const ContributionKey& key, int64_t chunk) const {
     return model_.blob(key.blob).chunk_elems(chunk) * SizeOf(key.dtype);
@@ -354,10 +369,11 @@ absl::Status AggregatorImpl::CheckChunk(const ContributionKey& key, int64_t chun
 
 absl::StatusOr<ChunkOutcome> Aggregator::AddChunk(const ContributionKey& key, int64_t chunk,
                                                   absl::Span<const std::byte> payload) {
-  return AddChunk(key, chunk, static_cast<int64_t>(payload.size()), [payload](absl::Span<std::byte> to) {
+  const auto copy = [payload](absl::Span<std::byte> to) {
     memcpy(to.data(), payload.data(), payload.size());
     return absl::OkStatus();
-  });
+  };
+  return AddChunk(key, chunk, Payload{.num_bytes = static_cast<int64_t>(payload.size()), .copy = copy});
 }
 
 absl::StatusOr<std::unique_ptr<Aggregator>> Aggregator::Create(Options options) {

@@ -75,19 +75,25 @@ class Aggregator {
   //         RESOURCE_EXHAUSTED too many offers wait · Stop's reason
   virtual void Offer(const ContributionKey& key, std::function<void(absl::StatusOr<Verdict>)> answer) = 0;
 
-  // Writes a payload to where it is kept: all of it, or an error. Called without a lock, once, or not at all for a chunk
-  // that is not wanted.
-  using Fill = std::function<absl::Status(absl::Span<std::byte>)>;
+  // The bytes of a chunk.
+  struct Payload {
+    int64_t num_bytes = 0;
+    // Writes them to where they are kept: all of them, or an error. Called without a lock, once, or not at all for a chunk
+    // that is not wanted, or is taken as it lies.
+    std::function<absl::Status(absl::Span<std::byte>)> copy;
+    // Where they lie, 64-byte aligned, and stay as they are until it is let go of: if nothing else of the chunk is missing,
+    // they are handed to `consume` there. Null: they are copied.
+    std::shared_ptr<const std::byte> lent = nullptr;
+  };
 
   // Takes one chunk of an admitted contribution. A repeated one, and one of a step that is over,
   // is dropped quietly.
   //
   // Errors: INVALID_ARGUMENT as in Offer, and: a chunk that is none of the contribution's, a payload that is not
   //         exactly the chunk's bytes · FAILED_PRECONDITION the contribution was not admitted ·
-  //         RESOURCE_EXHAUSTED no memory · fill's, and the chunk does not count · Stop's reason
-  virtual absl::StatusOr<ChunkOutcome> AddChunk(const ContributionKey& key, int64_t chunk, int64_t payload_bytes,
-                                                const Fill& fill) = 0;
-  // The same of a payload in memory.
+  //         RESOURCE_EXHAUSTED no memory · copy's, and the chunk does not count · Stop's reason
+  virtual absl::StatusOr<ChunkOutcome> AddChunk(const ContributionKey& key, int64_t chunk, Payload payload) = 0;
+  // The same of a payload in memory, which is copied.
   absl::StatusOr<ChunkOutcome> AddChunk(const ContributionKey& key, int64_t chunk, absl::Span<const std::byte> payload);
 
   // The stream of an admitted contribution ended before its last chunk: gives back what it reserved
@@ -103,7 +109,7 @@ class Aggregator {
   virtual std::vector<BlobId> MissingBlobs() const = 0;
 
   virtual int64_t window_bytes() const = 0;       // the limit
-  virtual int64_t window_used_bytes() const = 0;  // held, and reserved by what was admitted
+  virtual int64_t window_used_bytes() const = 0;  // held, but for what is lent, and reserved by what was admitted
   virtual int64_t waiting_offers() const = 0;
 
   // Answers every offer that waits, or comes later, with `reason`.

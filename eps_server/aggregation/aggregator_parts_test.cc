@@ -190,14 +190,13 @@ TEST_F(AggregatorPartsTest, AChunkThatCannotBeReadDoesNotCountAndMayComeAgain) {
   EXPECT_EQ(Offer(key), "admitted");
   const int64_t reserved_bytes = aggregator_->window_used_bytes();
   const int64_t num_bytes = model_.blob(key.blob).chunk_elems(0) * SizeOf(key.dtype);
-  EXPECT_THAT(
-      aggregator_->AddChunk(key, 0, num_bytes, [](absl::Span<std::byte>) { return absl::InternalError("lost"); }),
-      StatusIs(absl::StatusCode::kInternal, "lost"));
+  const auto lost = [](absl::Span<std::byte>) { return absl::InternalError("lost"); };
+  EXPECT_THAT(aggregator_->AddChunk(key, 0, {.num_bytes = num_bytes, .copy = lost}),
+              StatusIs(absl::StatusCode::kInternal, "lost"));
   EXPECT_EQ(aggregator_->window_used_bytes(), reserved_bytes);
   EXPECT_TRUE(Add(key, 0).counted);
   // What is there already is not read.
-  EXPECT_OK(
-      aggregator_->AddChunk(key, 0, num_bytes, [](absl::Span<std::byte>) { return absl::InternalError("lost"); }));
+  EXPECT_OK(aggregator_->AddChunk(key, 0, {.num_bytes = num_bytes, .copy = lost}));
 }
 
 TEST_F(AggregatorPartsTest, PartsOfAGroupAddUp) {

@@ -178,6 +178,44 @@ TEST_F(AggregatorTest, NothingIsShownWhereTheFirstUseCameFirst) {
   EXPECT_THAT(shown_, IsEmpty());
 }
 
+TEST_F(AggregatorTest, WhatIsLentIsTakenAsItLiesWhereNothingElseIsMissing) {
+  Start(2);
+  alignas(64) static constexpr std::byte kLent[256 * 100 * 4] = {};
+  bool is_given_back = false;
+  const auto lend = [&] {
+    is_given_back = false;
+    return std::shared_ptr<const std::byte>(kLent, [&](const std::byte*) { is_given_back = true; });
+  };
+  int64_t num_copied = 0;
+  const auto add = [&](const ContributionKey& key) {
+    Offer(key, "");
+    const auto copy = [&](absl::Span<std::byte>) {
+      ++num_copied;
+      return absl::OkStatus();
+    };
+    return aggregator_->AddChunk(key, 0, {.num_bytes = sizeof(kLent), .copy = copy, .lent = lend()});
+  };
+  // The embedding's part is missing, and then a vnode of it.
+  ASSERT_OK(add(Key(kWte, 1, {0, 2})));
+  EXPECT_TRUE(is_given_back);
+  ASSERT_OK(add(Key(kWte, 0, {0, 1})));
+  EXPECT_TRUE(is_given_back);
+  EXPECT_EQ(num_copied, 2);
+  const int64_t used_bytes = aggregator_->window_used_bytes();
+  ASSERT_OK(add(Key(kWte, 0, {1, 1})));
+  EXPECT_EQ(num_copied, 2);
+  EXPECT_FALSE(is_given_back);
+  EXPECT_EQ(aggregator_->window_used_bytes(), used_bytes);
+  ASSERT_EQ(consumed_.size(), 1u);
+  EXPECT_EQ(consumed_[0].gradient.operands[1].values, kLent);
+  EXPECT_NE(consumed_[0].gradient.operands[0].values, kLent);
+  consumed_.clear();
+  EXPECT_TRUE(is_given_back);
+  // One that is there already.
+  ASSERT_OK(add(Key(kWte, 0, {1, 1})));
+  EXPECT_TRUE(is_given_back);
+}
+
 TEST_F(AggregatorTest, RepeatedContributionIsAcknowledgedAndCountedOnce) {
   Start(2);
   const ContributionKey key = Key(kWpe, 0, {0, 1});
@@ -410,7 +448,7 @@ TEST_F(AggregatorTest, NonsenseIsRefusedByField) {
   EXPECT_THAT(answer(part({3, 2})), StartsWith(":num_chunks: 2, from first_chunk on are 1 to 1"));
   EXPECT_THAT(answer(part({1, kMost})), StartsWith(":num_chunks: 9223372036854775807"));
   EXPECT_THAT(answer(part({1, -1})), StartsWith(":num_chunks: -1"));
-  EXPECT_THAT(aggregator_->AddChunk(part({1, 4}), 1, {}),
+  EXPECT_THAT(aggregator_->AddChunk(part({1, 4}), 1, absl::Span<const std::byte>()),
               StatusIs(absl::StatusCode::kInvalidArgument, "num_chunks: 4"));
 
   const ContributionKey good = Key(kBlock0, 0, {0, 1}, 0, Dtype::kBf16);

@@ -14,8 +14,16 @@ namespace eps::server {
 ChunkBuffer::ChunkBuffer(std::shared_ptr<ChunkPool> pool, std::byte* data, int64_t num_bytes)
     : pool_(std::move(pool)), data_(data), num_bytes_(num_bytes) {}
 
+ChunkBuffer ChunkBuffer::Lent(std::shared_ptr<const std::byte> data) {
+  ChunkBuffer buffer;
+  buffer.data_ = const_cast<std::byte*>(data.get());
+  buffer.lent_ = std::move(data);
+  return buffer;
+}
+
 ChunkBuffer::ChunkBuffer(ChunkBuffer&& other) noexcept
     : pool_(std::move(other.pool_)),
+      lent_(std::move(other.lent_)),
       data_(std::exchange(other.data_, nullptr)),
       num_bytes_(std::exchange(other.num_bytes_, 0)) {}
 
@@ -23,6 +31,7 @@ ChunkBuffer& ChunkBuffer::operator=(ChunkBuffer&& other) noexcept {
   if (this != &other) {
     Release();
     pool_ = std::move(other.pool_);
+    lent_ = std::move(other.lent_);
     data_ = std::exchange(other.data_, nullptr);
     num_bytes_ = std::exchange(other.num_bytes_, 0);
   }
@@ -32,8 +41,10 @@ ChunkBuffer& ChunkBuffer::operator=(ChunkBuffer&& other) noexcept {
 ChunkBuffer::~ChunkBuffer() { Release(); }
 
 void ChunkBuffer::Release() {
-  if (data_ == nullptr) return;
-  pool_->Return(std::exchange(data_, nullptr), std::exchange(num_bytes_, 0));
+  std::byte* data = std::exchange(data_, nullptr);
+  lent_.reset();
+  if (data == nullptr || pool_ == nullptr) return;
+  pool_->Return(data, std::exchange(num_bytes_, 0));
   pool_.reset();
 }
 

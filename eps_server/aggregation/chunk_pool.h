@@ -17,10 +17,12 @@ namespace eps::server {
 
 class ChunkPool;
 
-// Page-aligned memory of one contribution to one chunk; goes back to its pool when destroyed.
+// Memory of one contribution to one chunk: of a pool, page-aligned, to which it goes back when destroyed; or lent.
 class ChunkBuffer {
  public:
   ChunkBuffer() = default;
+  // Of somebody who keeps it as it is until it is let go of. 64-byte aligned; nothing is written to it.
+  static ChunkBuffer Lent(std::shared_ptr<const std::byte> data);
   ChunkBuffer(ChunkBuffer&& other) noexcept;
   ChunkBuffer& operator=(ChunkBuffer&& other) noexcept;
   ~ChunkBuffer();
@@ -32,7 +34,8 @@ class ChunkBuffer {
   ChunkBuffer(std::shared_ptr<ChunkPool> pool, std::byte* data, int64_t num_bytes);
   void Release();
 
-  std::shared_ptr<ChunkPool> pool_;
+  std::shared_ptr<ChunkPool> pool_;  // null: lent
+  std::shared_ptr<const std::byte> lent_;
   std::byte* data_ = nullptr;
   int64_t num_bytes_ = 0;
 };

@@ -12,6 +12,14 @@ bool Coverage::Covers(TreeNode node) const {
                                [node](const HeldContribution& held) { return held.node.Contains(node); });
 }
 
+bool Coverage::IsWholeWith(TreeNode node, int num_vnodes) const {
+  int leaves = covered_leaves_ + node.count;
+  for (const HeldContribution& held : held_) {
+    if (node.Contains(held.node)) leaves -= held.node.count;
+  }
+  return leaves == num_vnodes;
+}
+
 int Coverage::Add(HeldContribution contribution) {
   EPS_CHECK(!Covers(contribution.node));
   std::vector<HeldContribution> kept;

@@ -59,6 +59,16 @@ void StepCoverage::Add(const ContributionKey& key, int64_t chunk, ChunkBuffer bu
   AdvanceFront();
 }
 
+bool StepCoverage::IsWholeWith(const ContributionKey& key, int64_t chunk) const {
+  const std::vector<UseSlot>& uses = blobs_[key.blob.value()].uses;
+  for (size_t use = 0; use < uses.size(); ++use) {
+    const Coverage& coverage = uses[use].chunks[static_cast<size_t>(chunk)];
+    const bool is_its_own = static_cast<int>(use) == key.use;
+    if (is_its_own ? !coverage.IsWholeWith(key.node, num_vnodes_) : !coverage.IsWhole(num_vnodes_)) return false;
+  }
+  return true;
+}
+
 bool StepCoverage::IsWhole(BlobId blob, int64_t chunk) const {
   const std::vector<UseSlot>& uses = blobs_[blob.value()].uses;
   return std::all_of(uses.begin(), uses.end(),

@@ -38,6 +38,9 @@ class StepCoverage {
   // `chunk` of the key, which is not covered, is there: in `buffer`.
   void Add(const ContributionKey& key, int64_t chunk, ChunkBuffer buffer);
 
+  // Whether with `chunk` of the key, which is not covered, every use of that chunk is whole.
+  bool IsWholeWith(const ContributionKey& key, int64_t chunk) const;
+
   // Every vnode is there: of every use of a chunk, and of all chunks.
   bool IsWhole(BlobId blob, int64_t chunk) const;
   bool IsWhole(BlobId blob) const { return blobs_[blob.value()].missing_chunks == 0; }

@@ -50,6 +50,7 @@ ContributionKey ToKey(const SharedMessage& offer) {
 SharedMemoryConnection::SharedMemoryConnection(const SharedMemoryOptions& options, FileDescriptor socket)
     : options_(options),
       layout_(*options.model, options.store->wire_dtype(), options.store->wire_versions()),
+      incarnation_(options.incarnation),
       socket_(std::move(socket)),
       contributions_(*options.model) {}
 
@@ -73,7 +74,7 @@ void SharedMemoryConnection::Run() {
   });
   End(status);  // for the copiers; the first reason stands
   for (std::thread& copier : copiers) copier.join();
-  inbox_.reset();  // nobody reads it any more, and a worker that was killed may have left much in it
+  inbox_.reset();  // nobody copies from it any more, and a worker that was killed may have left much in it
   std::vector<ContributionKey> unfinished;
   absl::Status why;
   {
@@ -128,7 +129,7 @@ absl::Status SharedMemoryConnection::ShakeHands() {
   EPS_ASSIGN_OR_RETURN(const SharedMessage hello, ReceiveHello());
   EPS_ASSIGN_OR_RETURN(SharedSegment inbox,
                        SharedSegment::Create("eps-inbox", hello.offset_bytes, SegmentWriter::kReceiver));
-  inbox_.emplace(std::move(inbox));
+  inbox_ = std::make_shared<const SharedSegment>(std::move(inbox));
   const std::string welcome = EncodeSharedMessage({.kind = SharedMessageKind::kWelcome,
                                                    .incarnation = options_.incarnation,
                                                    .step = layout_.segment_bytes(),
@@ -365,11 +366,11 @@ absl::StatusOr<std::optional<SharedMemoryConnection::TakenChunk>> SharedMemoryCo
 absl::Status SharedMemoryConnection::CopyIn(const TakenChunk& chunk) {
   if (chunk.wanted) {
     if (options_.traffic != nullptr) options_.traffic->pushed_bytes += chunk.num_bytes;
-    EPS_ASSIGN_OR_RETURN(const ChunkOutcome outcome,
-                         options_.aggregator->AddChunk(chunk.key, chunk.chunk, chunk.num_bytes,
-                                                       [this, &chunk](absl::Span<std::byte> to) {
-                                                         return inbox_->Read(chunk.offset_bytes, to);
-                                                       }));
+    const auto copy = [this, &chunk](absl::Span<std::byte> to) { return inbox_->Read(chunk.offset_bytes, to); };
+    EPS_ASSIGN_OR_RETURN(
+        const ChunkOutcome outcome,
+        options_.aggregator->AddChunk(chunk.key, chunk.chunk,
+                                      {.num_bytes = chunk.num_bytes, .copy = copy, .lent = Lend(chunk)}));
     EndCopy(chunk.number, outcome.complete);
   }
   if (!chunk.staged) return absl::OkStatus();
@@ -379,6 +380,25 @@ absl::Status SharedMemoryConnection::CopyIn(const TakenChunk& chunk) {
   }
   Reply({.kind = SharedMessageKind::kTaken, .number = chunk.number, .offset_bytes = chunk.offset_bytes});
   return absl::OkStatus();
+}
+
+std::shared_ptr<const std::byte> SharedMemoryConnection::Lend(const TakenChunk& chunk) {
+  if (chunk.staged) return nullptr;  // its slot is wanted
+  const auto most_bytes = (static_cast<int64_t>(inbox_->bytes().size()) - kStagingBytes) / 2;
+  MutexLock lock(mu_);
+  if (lent_bytes_ + chunk.num_bytes > most_bytes) return nullptr;
+  lent_bytes_ += chunk.num_bytes;
+  ++copying_.at(chunk.number).under_way;
+  // By whoever has it last, which may be after the end of the connection.
+  const auto give_back = [self = shared_from_this(), inbox = inbox_, number = chunk.number,
+                          num_bytes = chunk.num_bytes](const std::byte*) {
+    {
+      MutexLock lock(self->mu_);
+      self->lent_bytes_ -= num_bytes;
+    }
+    self->EndCopy(number, /*complete=*/false);
+  };
+  return {inbox_->bytes().data() + chunk.offset_bytes, give_back};
 }
 
 void SharedMemoryConnection::EndCopy(uint32_t number, bool complete) {
@@ -392,14 +412,14 @@ void SharedMemoryConnection::EndCopy(uint32_t number, bool complete) {
     if (--copying->second.under_way > 0) return;
     const bool answered = complete || copying->second.all_taken;
     copying_.erase(copying);
-    if (!answered) return;
+    if (!answered || ended_) return;
     contributions_.Complete(number);
   }
   Reply({.kind = complete ? SharedMessageKind::kComplete : SharedMessageKind::kNotWanted, .number = number});
 }
 
 void SharedMemoryConnection::Reply(SharedMessage message) {
-  message.incarnation = options_.incarnation;
+  message.incarnation = incarnation_;
   channel_->Send(EncodeSharedMessage(message));
 }
 

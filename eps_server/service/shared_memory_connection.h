@@ -31,8 +31,10 @@ namespace eps::server {
 // the log and, if the peer reads it, in a last message.
 //
 // Copies: what is admitted stands in one queue, and its copiers share out the chunks of what stands in front: each takes
-// the next chunk under the lock, so in order, and copies it without. A contribution is answered by the copier that ends
-// its last copy under way, once there is nothing more to take of it: from then on nobody reads its memory.
+// the next chunk under the lock, so in order, and copies it without. A chunk of which nothing else is missing is lent
+// instead: the optimizer reads it in the inbox, as long as no more than half of that is lent; where updates are behind, the
+// rest makes room for what the worker goes on to. A contribution is answered by who ends its last copy under way, or gives the
+// last chunk back, once there is nothing more to take of it: from then on nobody reads its memory.
 //
 // Threads: Run from one, which starts options.copiers others; Close from any. Answers of store and aggregator may come
 //          after the end, so it is kept alive by them.
@@ -64,9 +66,9 @@ class SharedMemoryConnection : public std::enable_shared_from_this<SharedMemoryC
     bool staged = false;
     bool wanted = false;  // false: a staged one that was there already
   };
-  // Of a contribution, while copiers are at it.
+  // Of a contribution, while copiers or the optimizer are at it.
   struct Copying {
-    int under_way = 0;
+    int under_way = 0;  // copies, and chunks that are lent
     bool all_taken = false;
     bool complete = false;
   };
@@ -95,6 +97,8 @@ class SharedMemoryConnection : public std::enable_shared_from_this<SharedMemoryC
   // The first in the queue's next one, which is taken out of it. Empty: there is none, the rest of it is not wanted.
   absl::StatusOr<std::optional<TakenChunk>> TakeChunk() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   absl::Status CopyIn(const TakenChunk& chunk) ABSL_LOCKS_EXCLUDED(mu_);
+  // The chunk as it lies there, which it does until it is let go of; null: too much is lent.
+  std::shared_ptr<const std::byte> Lend(const TakenChunk& chunk) ABSL_LOCKS_EXCLUDED(mu_);
   void EndCopy(uint32_t number, bool complete) ABSL_LOCKS_EXCLUDED(mu_);
 
   void Reply(SharedMessage message);
@@ -106,17 +110,19 @@ class SharedMemoryConnection : public std::enable_shared_from_this<SharedMemoryC
   // Fixed after construction.
   const SharedMemoryOptions& options_;
   const WireLayout layout_;
+  const uint64_t incarnation_;  // options_', which what is lent may outlive
   // Fixed after ShakeHands, but for the socket, which the channel takes over.
   FileDescriptor socket_;
   std::unique_ptr<PacketChannel> channel_;
-  std::optional<SharedSegment> inbox_;
-  WorkerId worker_;  // as it says: for the log, nothing depends on it
+  std::shared_ptr<const SharedSegment> inbox_;  // of those, too, who were lent what lies there
+  WorkerId worker_;                             // as it says: for the log, nothing depends on it
 
   mutable Mutex mu_;
   CondVar copies_changed_;
   std::deque<Copy> copies_ ABSL_GUARDED_BY(mu_);
   std::map<uint32_t, Copying> copying_ ABSL_GUARDED_BY(mu_);  // by number
   std::array<bool, kStagingSlots> slot_in_use_ ABSL_GUARDED_BY(mu_) = {};
+  int64_t lent_bytes_ ABSL_GUARDED_BY(mu_) = 0;
   IncomingContributions contributions_ ABSL_GUARDED_BY(mu_);
   int pulls_ ABSL_GUARDED_BY(mu_) = 0;           // that are not answered
   bool connected_ ABSL_GUARDED_BY(mu_) = false;  // channel_ is there

@@ -1,6 +1,8 @@
-// Several copiers and several workers at once: what is copied is what was offered, and what was answered is read no more.
+// Several copiers and several workers at once: what is copied or lent is what was offered, and what was answered is read no
+// more.
 
 #include <array>
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -202,8 +204,12 @@ class SharedMemoryCopiersTest : public testing::Test {
                                       .virtual_nodes = 2,
                                       .gradients = Dtype::kF32,
                                       .window_bytes = window_bytes,
-                                      .consume = [this](StepId, BlobId blob, int64_t chunk,
-                                                        ChunkGradient gradient) { Consume(blob, chunk, gradient); },
+                                      .consume =
+                                          [this](StepId, BlobId blob, int64_t chunk, ChunkGradient gradient) {
+                                            Consume(blob, chunk, gradient);
+                                            MutexLock lock(mu_);
+                                            if (keeps_) kept_.push_back({chunk, std::move(gradient)});
+                                          },
                                       .on_step_in = [](StepId) {}})
                       .value();
     aggregator_->BeginStep(StepId(0));
@@ -217,11 +223,51 @@ class SharedMemoryCopiersTest : public testing::Test {
                                          .traffic = &traffic_})
                   .value();
   }
-  std::unique_ptr<Peer> NewPeer() {
-    return std::make_unique<Peer>(model_, server_->path(), MaxInboxBytes(model_, run_));
+  std::unique_ptr<Peer> NewPeer() { return NewPeer(MaxInboxBytes(model_, run_)); }
+  std::unique_ptr<Peer> NewPeer(int64_t inbox_bytes) {
+    return std::make_unique<Peer>(model_, server_->path(), inbox_bytes);
   }
 
-  void Consume(BlobId blob, int64_t chunk, const ChunkGradient& gradient) {
+  // What lies in the inbox and is kept once all is consumed: the embedding's part, of both vnodes.
+  void OfferAndKeep(Peer& peer) {
+    {
+      MutexLock lock(mu_);
+      keeps_ = true;
+    }
+    peer.OfferStaged(1, {0, 2}, model_.blob(kTable).all_chunks());
+    peer.Run();
+    peer.Offer(0, {0, 2}, model_.blob(kTable).all_chunks());
+    const absl::Time deadline = Soon();
+    while (num_kept() < model_.blob(kTable).num_chunks() && absl::Now() < deadline)
+      absl::SleepFor(absl::Milliseconds(1));
+  }
+  int64_t num_kept() {
+    MutexLock lock(mu_);
+    return static_cast<int64_t>(kept_.size());
+  }
+  // Looks once more at what is kept, and lets go of it.
+  void GiveBack() {
+    std::vector<Kept> kept;
+    {
+      MutexLock lock(mu_);
+      kept.swap(kept_);
+      keeps_ = false;
+    }
+    for (const Kept& one : kept) ExpectAsOffered(kTable, one.chunk, one.gradient);
+  }
+  void ExpectAsOffered(BlobId blob, int64_t chunk, const ChunkGradient& gradient) {
+    EXPECT_EQ(NumWrong(blob, chunk, gradient), 0) << chunk;
+  }
+  // Of a contribution to the table, as whole pages.
+  int64_t TableBytes() const {
+    int64_t sum = 0;
+    for (int64_t c = 0; c < model_.blob(kTable).num_chunks(); ++c) {
+      sum += (model_.blob(kTable).chunk_elems(c) * int64_t{sizeof(float)} + 4095) / 4096 * 4096;
+    }
+    return sum;
+  }
+
+  int64_t NumWrong(BlobId blob, int64_t chunk, const ChunkGradient& gradient) const {
     int64_t wrong = 0;
     for (const GradientOperand& operand : gradient.operands) {
       for (int64_t i = 0; i < model_.blob(blob).chunk_elems(chunk); ++i) {
@@ -230,6 +276,10 @@ class SharedMemoryCopiersTest : public testing::Test {
         wrong += value == ValueAt(operand.use, operand.node, chunk * kChunkElems + i) ? 0 : 1;
       }
     }
+    return wrong;
+  }
+  void Consume(BlobId blob, int64_t chunk, const ChunkGradient& gradient) {
+    const int64_t wrong = NumWrong(blob, chunk, gradient);
     MutexLock lock(mu_);
     ++consumed_[static_cast<size_t>(chunk)];
     wrong_ += wrong;
@@ -253,6 +303,12 @@ class SharedMemoryCopiersTest : public testing::Test {
   int64_t wrong_ ABSL_GUARDED_BY(mu_) = 0;          // elements
   std::unique_ptr<Aggregator> aggregator_;
   std::unique_ptr<SharedMemoryServer> server_;
+  struct Kept {
+    int64_t chunk;
+    ChunkGradient gradient;
+  };
+  bool keeps_ ABSL_GUARDED_BY(mu_) = false;
+  std::vector<Kept> kept_ ABSL_GUARDED_BY(mu_);  // destroyed before the aggregator, as the optimizer's are
 };
 
 // Whole ones and parts; some twice, and some by way of the slots.
@@ -308,6 +364,50 @@ TEST_F(SharedMemoryCopiersTest, TheEndOfTheDaemonWaitsForWhatIsBeingCopied) {
     aggregator_.reset();  // nothing of it is under way any more
     MutexLock lock(mu_);
     EXPECT_EQ(wrong_, 0);
+  }
+}
+
+TEST_F(SharedMemoryCopiersTest, WhatCompletesChunksIsLentAndAnsweredOnceItIsGivenBack) {
+  Start();
+  const std::unique_ptr<Peer> peer = NewPeer();
+  OfferAndKeep(*peer);
+  EXPECT_EQ(aggregator_->window_used_bytes(), TableBytes());  // of the head's part
+  std::atomic<bool> answered = false;
+  std::thread waits([&] {
+    peer->Run();
+    answered = true;
+  });
+  absl::SleepFor(absl::Milliseconds(20));
+  EXPECT_FALSE(answered);
+  GiveBack();
+  waits.join();
+  ExpectAllConsumedOnce();
+  EXPECT_EQ(traffic_.pushed_bytes, 2 * model_.blob(kTable).num_elems * int64_t{sizeof(float)});
+}
+
+TEST_F(SharedMemoryCopiersTest, NoMoreThanHalfOfAnInboxIsLent) {
+  Start();
+  const std::unique_ptr<Peer> peer = NewPeer(kStagingBytes + model_.blob(kTable).num_elems * int64_t{sizeof(float)});
+  OfferAndKeep(*peer);
+  EXPECT_GE(aggregator_->window_used_bytes(), TableBytes() + TableBytes() / 2);
+  EXPECT_LT(aggregator_->window_used_bytes(), 2 * TableBytes());
+  GiveBack();
+  peer->Run();
+  ExpectAllConsumedOnce();
+}
+
+TEST_F(SharedMemoryCopiersTest, WhatIsLentOutlivesItsWorkerAndTheServer) {
+  for (const bool server_first : {false, true}) {
+    Start();
+    std::unique_ptr<Peer> peer = NewPeer();
+    OfferAndKeep(*peer);
+    EXPECT_EQ(num_kept(), model_.blob(kTable).num_chunks());
+    if (server_first) server_.reset();
+    peer.reset();
+    absl::SleepFor(absl::Milliseconds(20));  // in which its connection ends
+    server_.reset();
+    GiveBack();
+    ExpectAllConsumedOnce();
   }
 }
 
