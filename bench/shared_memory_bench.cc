@@ -1,7 +1,6 @@
 // A pull through shared memory against a plain memcpy of the same bytes, from memory of this process to the same
-// destination; and a push of what lies in the inbox, until the daemon has it all, with one copier and with two. The
-// daemon's side is a process of its own, with its own store, which forgets what is pushed. In turn (A B A B); the ratio is
-// the median of the rounds' own, so that what else the machine does meanwhile counts less.
+// destination. The daemon's side is a process of its own, with its own store. In turn (A B A B); the ratio is the median
+// of the rounds' own, so that what else the machine does meanwhile counts less.
 //
 //   shared_memory_bench [rounds]     25 by default
 
@@ -28,8 +27,6 @@
 #include "common/model/model_spec.h"
 #include "common/spec/run_config.h"
 #include "common/tensor/dtype.h"
-#include "eps_server/aggregation/aggregator.h"
-#include "eps_server/optimizer/chunk_gradient.h"
 #include "eps_server/service/shared_memory_server.h"
 #include "eps_server/store/store.h"
 #include "gpu_worker/transport/shared_memory_transport.h"
@@ -42,8 +39,6 @@ namespace {
 constexpr uint64_t kIncarnation = 1;
 constexpr BlobId kWte(0);
 constexpr int kPullsPerRound = 8;
-constexpr int kPushesPerRound = 4;
-constexpr int kMostCopiers = 2;
 using Clock = std::chrono::steady_clock;
 
 // A blob of 27 chunks, as a block of GPT-2 small: 13.5 MiB in bf16, 27 MiB in fp32.
@@ -59,29 +54,10 @@ RunConfig BenchRun(const ModelSpec& model, Dtype dtype) {
   return run;
 }
 
-// Takes gradients, step after step, and does nothing with them.
-class Forgetful {
- public:
-  Forgetful(const ModelSpec& model, Dtype dtype)
-      : aggregator_(server::Aggregator::Create(
-                        {.model = &model,
-                         .gradients = dtype,
-                         .consume = [](StepId, BlobId, int64_t, server::ChunkGradient) {},
-                         .on_step_in = [this](StepId step) { aggregator_->BeginStep(StepId(step.value() + 1)); }})
-                        .value()) {
-    aggregator_->BeginStep(StepId(0));
-  }
-  server::Aggregator* aggregator() { return aggregator_.get(); }
-
- private:
-  std::unique_ptr<server::Aggregator> aggregator_;
-};
-
-// Writes the socket's path, a line for each dtype and number of copiers, and serves until it is killed.
+// Writes the socket's path, a line for each dtype, and serves until it is killed.
 void Serve(int out_fd) {
   const ModelSpec model = BenchModel();
   std::vector<std::unique_ptr<server::Store>> stores;
-  std::vector<std::unique_ptr<Forgetful>> forgetful;
   std::vector<std::unique_ptr<server::SharedMemoryServer>> servers;
   std::string paths;
   for (const Dtype dtype : {Dtype::kBf16, Dtype::kF32}) {
@@ -90,18 +66,13 @@ void Serve(int out_fd) {
     const std::vector<float> values(static_cast<size_t>(model.blob(kWte).num_elems), 1.5f);
     stores.back()->LoadMaster(kWte, Version(0), 0, values);
     stores.back()->Publish(kWte, Version(0));
-    for (int copiers = 1; copiers <= kMostCopiers; ++copiers) {
-      forgetful.push_back(std::make_unique<Forgetful>(model, dtype));
-      servers.push_back(server::SharedMemoryServer::Start({.incarnation = kIncarnation,
-                                                           .model = &model,
-                                                           .store = stores.back().get(),
-                                                           .aggregator = forgetful.back()->aggregator(),
-                                                           .last_version = Version(0),
-                                                           .max_inbox_bytes = server::MaxInboxBytes(model, run),
-                                                           .copiers = copiers})
-                            .value());
-      paths += servers.back()->path() + "\n";
-    }
+    servers.push_back(server::SharedMemoryServer::Start({.incarnation = kIncarnation,
+                                                         .model = &model,
+                                                         .store = stores.back().get(),
+                                                         .last_version = Version(0),
+                                                         .max_inbox_bytes = server::MaxInboxBytes(model, run)})
+                          .value());
+    paths += servers.back()->path() + "\n";
   }
   EPS_CHECK(write(out_fd, paths.data(), paths.size()) == static_cast<ssize_t>(paths.size()));
   sigset_t ends;
@@ -128,67 +99,6 @@ std::unique_ptr<worker::Transport> Connect(const std::string& path, const ModelS
               .wire_versions = BenchRun(model, dtype).precision.wire_versions,
               .push_bytes = server::MaxInboxBytes(model, BenchRun(model, dtype)) - kStagingBytes})
       .value();
-}
-
-// Pushes a step, all of it in memory that is there and written, and waits until the daemon has it.
-class Pusher {
- public:
-  Pusher(const std::string& path, const ModelSpec& model, Dtype dtype) : transport_(Connect(path, model, dtype)) {
-    for (const BlobSpec& blob : model.blobs) {
-      const worker::PushMemory memory = transport_->NewPushMemory(blob.num_elems * SizeOf(dtype)).value();
-      std::memset(memory.bytes.data(), 1, memory.bytes.size());
-      for (size_t use = 0; use < blob.uses.size(); ++use) {
-        step_.push_back({.blob = blob.id,
-                         .use = static_cast<int>(use),
-                         .node = {0, 1},
-                         .chunks = blob.all_chunks(),
-                         .dtype = dtype,
-                         .payload = memory.bytes,
-                         .owner = memory.owner});
-        num_bytes_ += static_cast<int64_t>(memory.bytes.size());
-      }
-    }
-  }
-  void Push() {
-    for (worker::Contribution contribution : step_) {
-      contribution.step = next_;
-      transport_->Push(std::move(contribution));
-    }
-    EPS_CHECK(transport_->Flush().ok());
-    next_ = StepId(next_.value() + 1);
-  }
-  int64_t num_bytes() const { return num_bytes_; }
-
- private:
-  const std::unique_ptr<worker::Transport> transport_;
-  std::vector<worker::Contribution> step_;
-  int64_t num_bytes_ = 0;
-  StepId next_{0};
-};
-
-// By number of copiers, from 1 on: what they bring in a second, and that over what a plain copy does.
-nlohmann::ordered_json MeasurePushes(absl::Span<const std::string> paths, const ModelSpec& model, Dtype dtype,
-                                     int rounds) {
-  std::vector<std::unique_ptr<Pusher>> pushers;
-  for (const std::string& path : paths) pushers.push_back(std::make_unique<Pusher>(path, model, dtype));
-  const int64_t num_bytes = pushers.front()->num_bytes();
-  const absl::Span<std::byte> source = NewMemory(num_bytes), destination = NewMemory(num_bytes);
-  std::vector<std::vector<double>> pushes(paths.size()), ratios(paths.size());
-  for (int round = -1; round < rounds; ++round) {  // the first warms up
-    for (size_t i = 0; i < paths.size(); ++i) {
-      const double push = GigabytesPerSecond(kPushesPerRound, num_bytes, [&] { pushers[i]->Push(); });
-      const double copy = GigabytesPerSecond(
-          kPushesPerRound, num_bytes, [&] { std::memcpy(destination.data(), source.data(), destination.size()); });
-      if (round < 0) continue;
-      pushes[i].push_back(push);
-      ratios[i].push_back(push / copy);
-    }
-  }
-  nlohmann::ordered_json json;
-  for (size_t i = 0; i < paths.size(); ++i) {
-    json.push_back({{"copiers", i + 1}, {"gb_per_second", Median(pushes[i])}, {"ratio", Median(ratios[i])}});
-  }
-  return json;
 }
 
 nlohmann::ordered_json Measure(const std::string& path, const ModelSpec& model, Dtype dtype, int rounds) {
@@ -222,7 +132,7 @@ int Main(int rounds) {
   sigemptyset(&ends);
   sigaddset(&ends, SIGTERM);
   sigprocmask(SIG_BLOCK, &ends, nullptr);
-  const Peer peer = StartPeer(2 * kMostCopiers, Serve);
+  const Peer peer = StartPeer(2, Serve);
   const ModelSpec model = BenchModel();
   nlohmann::ordered_json json = {{"name", "shared_memory"}, {"ratio", 1e9}};
   std::printf("a blob of %lld chunks, as a block of GPT-2 small; medians of %d rounds\n",
@@ -230,16 +140,10 @@ int Main(int rounds) {
   std::printf("%-5s %12s %14s %14s %20s\n", "wire", "pull GB/s", "memcpy GB/s", "pull / memcpy", "in place: answer us");
   for (const Dtype dtype : {Dtype::kBf16, Dtype::kF32}) {
     const std::string name = dtype == Dtype::kBf16 ? "bf16" : "fp32";
-    const auto paths = absl::MakeConstSpan(peer.lines).subspan(dtype == Dtype::kBf16 ? 0 : kMostCopiers, kMostCopiers);
-    nlohmann::ordered_json side = Measure(paths.front(), model, dtype, rounds);
-    side["pushes"] = MeasurePushes(paths, model, dtype, rounds);
+    const nlohmann::ordered_json side = Measure(peer.lines[dtype == Dtype::kBf16 ? 0 : 1], model, dtype, rounds);
     std::printf("%-5s %12.2f %14.2f %14.3f %20.1f\n", name.c_str(), side["pull_gb_per_second"].get<double>(),
                 side["memcpy_gb_per_second"].get<double>(), side["ratio"].get<double>(),
                 side["in_place_micros"].get<double>());
-    for (const auto& push : side["pushes"]) {
-      std::printf("      push, %d copiers: %.2f GB/s, %.3f of memcpy\n", push["copiers"].get<int>(),
-                  push["gb_per_second"].get<double>(), push["ratio"].get<double>());
-    }
     json[name] = side;
     json["ratio"] = std::min(json["ratio"].get<double>(), side["ratio"].get<double>());
   }

@@ -70,11 +70,13 @@ class Bench:
         self.slow = []  # why the figures of this part are not those of a machine as it should be
 
     def need_tokens(self):
-        """Random ones, which every model here may have."""
+        """Random ones, which every model here may have; as often as in texts, where the n-th of them has a share that falls
+        as 1 / (n + 2.7) (Zipf's law, with Mandelbrot's constant): what is updated early depends on it."""
         if self.place.tokens.exists():
             return
         vocab = 257 if self.tiny else 50257
-        tokens = array("H", random.Random(1).choices(range(vocab), k=100_000 if self.tiny else 2_000_000))
+        shares = [1 / (rank + 2.7) for rank in range(1, vocab + 1)]
+        tokens = array("H", random.Random(1).choices(range(vocab), shares, k=100_000 if self.tiny else 2_000_000))
         if sys.byteorder == "big":
             tokens.byteswap()
         self.place.tokens.write_bytes(tokens.tobytes())

@@ -106,9 +106,23 @@ int ReadsOfContributions(const RunConfig& run) {
   return 1 + (run.optimizer.clip == ClipMode::kPerBlob ? 1 : 0) + (run.optimizer.rule == OptimizerRule::kLamb ? 1 : 0);
 }
 
-// Of each blob's update, the part that need not wait for the embedding's gradient (eps_server/optimizer/unread_rows.h): rows
-// of the token table that no token of a step reads. Texts repeat themselves, so that these are more than were tokens drawn
-// evenly, as is assumed here.
+// Of so many kinds of tokens, the share that does not occur among `tokens` of a text, where the n-th most frequent one has a
+// share that falls as 1 / (n + 2.7): Zipf's law, with Mandelbrot's constant. Ranks that are nearly as frequent are taken together.
+double UnreadShare(int64_t vocab, double tokens) {
+  const auto for_ranks = [&](const auto& visit) {  // visit(how many, a frequency)
+    for (int64_t rank = 1, width = 1; rank <= vocab; rank += width) {
+      width = std::min(std::max<int64_t>(1, rank / 64), vocab - rank + 1);
+      visit(static_cast<double>(width), 1 / (static_cast<double>(rank) + 0.5 * static_cast<double>(width - 1) + 2.7));
+    }
+  };
+  double all = 0, unread = 0;
+  for_ranks([&](double count, double frequency) { all += count * frequency; });
+  for_ranks([&](double count, double frequency) { unread += count * std::exp(-tokens * frequency / all); });
+  return unread / static_cast<double>(vocab);
+}
+
+// Of a blob's update, the part that need not wait for the embedding's gradient (eps_server/optimizer/unread_rows.h): rows of
+// the token table that no token of a step reads.
 double EarlyShare(const BlobSpec& blob, const ModelSpec& model, const RunConfig& run) {
   const bool waits_for_norm =
       run.defers_updates() || run.optimizer.clip == ClipMode::kPerBlob || run.optimizer.rule == OptimizerRule::kLamb;
@@ -117,8 +131,9 @@ double EarlyShare(const BlobSpec& blob, const ModelSpec& model, const RunConfig&
   for (const TensorSpec& tensor : blob.tensors) {
     if (tensor.role == TensorRole::kTokenTable) elems += static_cast<double>(tensor.num_elems());
   }
-  const auto tokens = static_cast<double>(run.tokens_per_step());
-  return elems / static_cast<double>(blob.num_elems) * std::exp(-tokens / static_cast<double>(model.config.vocab));
+  if (elems == 0) return 0;
+  return elems / static_cast<double>(blob.num_elems) *
+         UnreadShare(model.config.vocab, static_cast<double>(run.tokens_per_step()));
 }
 
 // Of one element of what a group pushes: sums, in fp32.
