@@ -1,7 +1,6 @@
 // Gradients in a worker's inbox: updates that read them there, as of a chunk of which nothing else is missing, against
-// updates of what was copied into the daemon's own memory before, as where more is to come. A worker's part of a step lies in a
-// shared segment; a copy has as much behind it, before it is updated, as the daemon lets wait. All sides in turn, in one
-// process; ratios of their medians.
+// updates of what was copied into the daemon's own memory before, as where more is to come. A worker's part of a step lies
+// in a shared segment. All sides in turn, in one process; ratios of their medians.
 //
 //   inbox_bench [rounds]     9 by default
 
@@ -38,7 +37,7 @@ namespace eps::server {
 namespace {
 
 constexpr int64_t kChunks = 200;  // 52 million parameters
-constexpr int64_t kWaiting = 60;  // chunks that are copied before the first of them is updated
+constexpr int64_t kWaiting = 60;  // chunks of those that are copied before the first is updated: more than caches hold
 constexpr BlobId kBlob(0);
 
 // A blob, its state, and one contribution to it in an inbox.
@@ -48,7 +47,7 @@ class Work {
       : dtype_(dtype),
         chunk_bytes_(kChunkElems * SizeOf(dtype)),
         inbox_(SharedSegment::Create("inbox-bench", kChunks * chunk_bytes_, SegmentWriter::kBoth).value()),
-        window_(bench::NewMemory(kWaiting * chunk_bytes_)),
+        window_(bench::NewMemory(kChunks * chunk_bytes_)),
         scalars_(ComputeUpdateScalars(OptimizerConfig(), std::vector<TensorGroup>(1), 1e-4, 1, 1)) {
     BlobSpec blob;
     blob.num_elems = kChunks * kChunkElems;
@@ -74,7 +73,7 @@ class Work {
 
  private:
   size_t ChunkBytes() const { return static_cast<size_t>(chunk_bytes_); }
-  size_t WindowBytes(int64_t chunk) const { return static_cast<size_t>(chunk % kWaiting * chunk_bytes_); }
+  size_t WindowBytes(int64_t chunk) const { return static_cast<size_t>(chunk * chunk_bytes_); }
   void Update(int64_t chunk, const std::byte* values) {
     const ChunkGradient gradient = {.operands = {{dtype_, values, {0, 1}, 0}}, .program = {{SumOp::Kind::kLoad, 0}}};
     const GroupRange all{0, kChunkElems, 0};
@@ -90,15 +89,15 @@ class Work {
   std::unique_ptr<Store> store_;
 };
 
-// Of do_chunk for each chunk, in order, by so many threads.
-double Seconds(int threads, const std::function<void(int64_t)>& do_chunk) {
+// Of so many turns, which so many threads take in order.
+double Seconds(int threads, int64_t num_turns, const std::function<void(int64_t)>& take_turn) {
   std::atomic<int64_t> next = 0;
   const auto begin = std::chrono::steady_clock::now();
   std::vector<std::thread> workers;
   for (int t = 0; t < threads; ++t) {
     workers.emplace_back([&] {
       const ScopedFlushDenormals flush;
-      for (int64_t chunk = next++; chunk < kChunks; chunk = next++) do_chunk(chunk);
+      for (int64_t turn = next++; turn < num_turns; turn = next++) take_turn(turn);
     });
   }
   for (std::thread& worker : workers) worker.join();
@@ -108,14 +107,11 @@ double Seconds(int threads, const std::function<void(int64_t)>& do_chunk) {
 nlohmann::ordered_json Measure(Work& work, int threads, int rounds) {
   std::vector<double> copied, in_place;
   for (int round = -1; round < rounds; ++round) {  // the first warms up
-    const double with_copies = Seconds(threads, [&](int64_t chunk) {
-      if (chunk >= kWaiting) work.UpdateCopy(chunk - kWaiting);
-      work.Copy(chunk);
+    const double with_copies = Seconds(threads, kChunks + kWaiting, [&](int64_t turn) {
+      if (turn < kChunks) work.Copy(turn);
+      if (turn >= kWaiting) work.UpdateCopy(turn - kWaiting);
     });
-    // As many updates.
-    const double without = Seconds(threads, [&](int64_t chunk) {
-      if (chunk >= kWaiting) work.UpdateInPlace(chunk);
-    });
+    const double without = Seconds(threads, kChunks, [&](int64_t chunk) { work.UpdateInPlace(chunk); });
     if (round < 0) continue;
     copied.push_back(with_copies);
     in_place.push_back(without);

@@ -1,6 +1,6 @@
 // A pull through shared memory against a plain memcpy of the same bytes, from memory of this process to the same
-// destination. The daemon's side is a process of its own, with its own store. In turn (A B A B); the ratio is the median
-// of the rounds' own, so that what else the machine does meanwhile counts less.
+// destination. The daemon's side is a process of its own, with its own store. In turn (A B A B); the ratio is the median of
+// the rounds' own, so that what else the machine does meanwhile counts less.
 //
 //   shared_memory_bench [rounds]     25 by default
 
@@ -15,7 +15,6 @@
 #include <functional>
 #include <memory>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "absl/types/span.h"
@@ -23,7 +22,6 @@
 #include "common/base/ids.h"
 #include "common/base/median.h"
 #include "common/base/status_macros.h"
-#include "common/formats/shared_message.h"
 #include "common/model/model_spec.h"
 #include "common/spec/run_config.h"
 #include "common/tensor/dtype.h"
@@ -90,14 +88,12 @@ double GigabytesPerSecond(int times, int64_t num_bytes, const std::function<void
 }
 
 std::unique_ptr<worker::Transport> Connect(const std::string& path, const ModelSpec& model, Dtype dtype) {
-  return worker::ConnectSharedMemory(
-             {.socket_path = path,
-              .incarnation = kIncarnation,
-              .worker_id = WorkerId(1),
-              .model = &model,
-              .wire_dtype = dtype,
-              .wire_versions = BenchRun(model, dtype).precision.wire_versions,
-              .push_bytes = server::MaxInboxBytes(model, BenchRun(model, dtype)) - kStagingBytes})
+  return worker::ConnectSharedMemory({.socket_path = path,
+                                      .incarnation = kIncarnation,
+                                      .worker_id = WorkerId(1),
+                                      .model = &model,
+                                      .wire_dtype = dtype,
+                                      .wire_versions = BenchRun(model, dtype).precision.wire_versions})
       .value();
 }
 

@@ -112,15 +112,15 @@ void AddFlags(CLI::App& app, Flags& flags) {
       ->capture_default_str();
   app.add_option(
          "--threads", options.threads,
-         "Threads of the optimizer, and of loading weights; a quarter as many, 1 to 8, copy each worker's gradients "
+         "Threads of the optimizer, and of loading weights; a quarter as many, 1 to 8, take each worker's gradients "
          "out of shared memory beside them; default: the cores that it may use")
       ->type_name("N")
       ->check(CLI::Range(1, 1024))
       ->capture_default_str();
   app.add_option(
          "--contribution-window", flags.contribution_window,
-         "Gradients in flight that are held at most: bytes, or with KiB, MiB, GiB; training only; default: 4 times the "
-         "largest blob in fp32")
+         "Gradients in flight that are held at most, beside those that are read in workers' inboxes: bytes, or with KiB, "
+         "MiB, GiB; training only; default: 4 times the largest blob in fp32")
       ->type_name("SIZE");
   app.add_option("--lease-millis", flags.lease_millis,
                  "A worker that is not heard of for so long is lost; training only: 30000 with --serve")

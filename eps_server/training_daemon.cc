@@ -404,7 +404,7 @@ class TrainingDaemon final : public Daemon {
     DaemonView view{.status = coordinator_->Status()};
     const absl::string_view phase = RunPhaseName(view.status.phase);
     view.phase = std::string(phase.data(), phase.size());
-    view.expected_resident_bytes = expected_resident_bytes_;
+    view.expected_resident_bytes = expected_resident_bytes_ + traffic_.shared_memory.inbox_bytes;
     view.checkpoint_every_steps = run_.checkpoint.every_steps;
     view.floor_bytes_per_second = floor_bytes_per_second_;
     view.checkpoint_buffer_bytes = checkpoint_buffer_bytes_;

@@ -129,9 +129,10 @@ def floor_seconds(model, batch, recomputed, ceilings, pulled, host_boundaries=1.
     on the host; `swapped_bytes`: of inner activations, which go out and come in once."""
     tokens = batch.tokens(model)
     stash_in, stash_out = (host_boundaries * num_bytes + swapped_bytes for num_bytes in boundary_bytes(model, tokens))
-    # A push is written to the worker's inbox, and read there by the update (counted with it); but for the head's of the
-    # token table, which waits for the embedding's: it is copied into the daemon first.
-    host = pulled + pushed_bytes(model) + 2 * WIRE_BYTES * model.vocab * model.d + stash_in + stash_out + update_bytes(model)
+    # A push is written to the worker's inbox, and read there by the update (counted with it). The head's of the token table
+    # waits for the embedding's: it is copied into the daemon first, which reads and writes it once more.
+    waiting = WIRE_BYTES * model.vocab * model.d
+    host = pulled + pushed_bytes(model) + 2 * waiting + stash_in + stash_out + update_bytes(model)
     amounts = {"compute": (executed_operations(model, tokens, recomputed), ceilings.flops),
                "in": (pulled + stash_in, ceilings.in_bytes),
                "out": (pushed_bytes(model) + stash_out, ceilings.out_bytes),

@@ -70,13 +70,14 @@ class Bench:
         self.slow = []  # why the figures of this part are not those of a machine as it should be
 
     def need_tokens(self):
-        """Random ones, which every model here may have; as often as in texts, where the n-th of them has a share that falls
-        as 1 / (n + 2.7) (Zipf's law, with Mandelbrot's constant): what is updated early depends on it."""
+        """Drawn at random, as often as in texts, since what is updated early depends on it: the n-th by 1 / (n + 2.7), as
+        plans assume (gpu_worker/plan/step_costs.cc). Every model here may have them."""
         if self.place.tokens.exists():
             return
         vocab = 257 if self.tiny else 50257
-        shares = [1 / (rank + 2.7) for rank in range(1, vocab + 1)]
-        tokens = array("H", random.Random(1).choices(range(vocab), shares, k=100_000 if self.tiny else 2_000_000))
+        weights = [1 / (rank + 2.7) for rank in range(1, vocab + 1)]
+        count = 100_000 if self.tiny else 2_000_000
+        tokens = array("H", random.Random(1).choices(range(vocab), weights=weights, k=count))
         if sys.byteorder == "big":
             tokens.byteswap()
         self.place.tokens.write_bytes(tokens.tobytes())

@@ -24,9 +24,9 @@ namespace eps::server {
 // Bounds the memory of gradients in flight: says of each contribution that is offered when it may be sent.
 //
 // One that is admitted reserves those of its chunks that are missing then, as whole pages; a chunk that came is reserved
-// no longer, and held by the pool instead. Both together are what is used of window_bytes. What does not fit waits in
-// line: the highest layer first, then by blob and by node, then in order of arrival. Only the front of the line is ever
-// admitted: what would fit does not overtake what does not.
+// no longer, and held by the pool instead, unless it is lent. Both together are what is used of window_bytes. What does not
+// fit waits in line: the highest layer first, then by blob and by node, then in order of arrival. Only the front of the line
+// is ever admitted: what would fit does not overtake what does not.
 //
 // The layer that backward completes next is admitted however full the window is, once no finished blob still waits for
 // its update, so that a redo never starves: the window is exceeded by one layer's contributions at most.

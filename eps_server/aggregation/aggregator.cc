@@ -49,7 +49,7 @@ class AggregatorImpl final : public Aggregator {
         num_vnodes_(options.virtual_nodes),
         gradients_(options.gradients),
         consume_(std::move(options.consume)),
-        show_without_first_(std::move(options.show_without_first)),
+        show_later_uses_(std::move(options.show_later_uses)),
         on_step_in_(std::move(options.on_step_in)),
         window_bytes_(options.window_bytes),
         pool_(ChunkPool::Create(options.window_bytes)),
@@ -87,8 +87,7 @@ class AggregatorImpl final : public Aggregator {
 
   absl::StatusOr<ChunkOutcome> AddChunk(const ContributionKey& key, int64_t chunk, Payload payload) override {
     Calls calls;
-    ChunkBuffer buffer;
-    Added added;
+    std::optional<Added> added;
     {
       MutexLock lock(mu_);
       EPS_RETURN_IF_ERROR(stopped_);
@@ -102,22 +101,22 @@ class AggregatorImpl final : public Aggregator {
         added = Add(key, chunk, ChunkBuffer::Lent(std::move(payload.lent)), calls);
       }
     }
-    if (!added.outcome.counted) {
-      EPS_ASSIGN_OR_RETURN(buffer, pool_->Take(payload.num_bytes));
-      EPS_RETURN_IF_ERROR(payload.copy(absl::MakeSpan(buffer.data(), static_cast<size_t>(payload.num_bytes))));
+    if (!added.has_value()) {
+      EPS_ASSIGN_OR_RETURN(ChunkBuffer buffer, pool_->Take(payload.num_bytes));
+      EPS_RETURN_IF_ERROR(payload.copy(absl::MakeSpan(buffer.writable_data(), static_cast<size_t>(payload.num_bytes))));
       MutexLock lock(mu_);
       // The same one may have come from another worker meanwhile.
       if (!IsWanted(key, chunk)) return Drop(key, chunk, calls);
       added = Add(key, chunk, std::move(buffer), calls);
     }
-    if (added.without_first.has_value()) {
-      show_without_first_(key.step, key.blob, chunk, *std::move(added.without_first));
+    if (added->later_uses.has_value()) {
+      show_later_uses_(key.step, key.blob, chunk, *std::move(added->later_uses));
     }
-    if (added.whole.has_value()) {
-      consume_(key.step, key.blob, chunk, *std::move(added.whole));
+    if (added->whole.has_value()) {
+      consume_(key.step, key.blob, chunk, *std::move(added->whole));
       if (FinishHanding()) on_step_in_(key.step);
     }
-    return added.outcome;
+    return added->outcome;
   }
 
   void Abandon(const ContributionKey& key) override {
@@ -192,7 +191,7 @@ class AggregatorImpl final : public Aggregator {
   // A chunk that counts, and what it makes complete.
   struct Added {
     ChunkOutcome outcome;
-    std::optional<ChunkGradient> whole, without_first;
+    std::optional<ChunkGradient> whole, later_uses;
   };
   Added Add(const ContributionKey& key, int64_t chunk, ChunkBuffer buffer, Calls& calls)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
@@ -200,7 +199,7 @@ class AggregatorImpl final : public Aggregator {
     coverage_.Add(key, chunk, std::move(buffer));
     Added added;
     added.whole = ConsumeIfWhole(key.blob, chunk);
-    if (key.use > 0) added.without_first = WithoutFirst(key.blob, chunk);
+    if (key.use > 0) added.later_uses = LaterUses(key.blob, chunk);
     added.outcome = {.counted = true, .complete = CloseIfComplete(key)};
     Pump(calls);
     return added;
@@ -251,8 +250,8 @@ class AggregatorImpl final : public Aggregator {
   }
 
   // Once: with the contribution that completes the others.
-  std::optional<ChunkGradient> WithoutFirst(BlobId id, int64_t chunk) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
-    if (show_without_first_ == nullptr || !coverage_.LacksFirstUseAlone(id, chunk)) return std::nullopt;
+  std::optional<ChunkGradient> LaterUses(BlobId id, int64_t chunk) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    if (show_later_uses_ == nullptr || !coverage_.HasAllButFirstUse(id, chunk)) return std::nullopt;
     ChunkGradient gradient;
     for (int use = 1; use < coverage_.num_uses(id); ++use) AppendUse(coverage_.Held(id, use, chunk), use, gradient);
     return gradient;
@@ -260,7 +259,7 @@ class AggregatorImpl final : public Aggregator {
 
   void AppendUse(const std::vector<HeldContribution>& held, int use, ChunkGradient& gradient) const {
     std::vector<TreeNode> nodes;
-    const auto first_operand = static_cast<int>(gradient.operands.size());
+    const int first_operand = static_cast<int>(gradient.operands.size());
     for (const HeldContribution& contribution : held) {
       nodes.push_back(contribution.node);
       gradient.operands.push_back({contribution.dtype, contribution.buffer.data(), contribution.node, use});
@@ -296,7 +295,7 @@ class AggregatorImpl final : public Aggregator {
   const int num_vnodes_;
   const Dtype gradients_;
   const std::function<void(StepId, BlobId, int64_t, ChunkGradient)> consume_;
-  const std::function<void(StepId, BlobId, int64_t, ChunkGradient)> show_without_first_;  // null: nobody asks
+  const std::function<void(StepId, BlobId, int64_t, ChunkGradient)> show_later_uses_;  // null: nobody asks
   const std::function<void(StepId)> on_step_in_;
   const int64_t window_bytes_;
   const std::shared_ptr<ChunkPool> pool_;

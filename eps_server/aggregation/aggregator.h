@@ -26,8 +26,8 @@ struct ChunkOutcome {
 };
 
 // Counts every gradient once. Keeps, per (step, blob, use, chunk), which nodes of the reduction
-// tree are there; drops what is covered by a node that came before, replaces pending descendants,
-// and hands a chunk to `consume` the moment that all its uses are covered whole, in whatever order
+// tree are there; drops what is covered by a node that came before, replaces pending descendants
+// unless the use is whole, and hands a chunk to `consume` the moment that all its uses are covered whole, in whatever order
 // things came. Frozen blobs, and those that a step drops, have no contributions, and the step does not wait for any.
 //
 // Memory: contributions live in a window of window_bytes (AdmissionWindow). Each reserves those of its chunks that are
@@ -37,7 +37,7 @@ struct ChunkOutcome {
 // A worker must go on to its next assignment while offers of an earlier one are not answered: that
 // assignment, the redo of a lost worker's part, may be what makes the room.
 //
-// Threads: all methods are safe; payloads are copied outside the lock. Callbacks come without a
+// Threads: all methods are safe; payloads are copied outside the lock, or taken as they lie. Callbacks come without a
 // lock, from the calling thread or from the one that released memory.
 class Aggregator {
  public:
@@ -50,10 +50,11 @@ class Aggregator {
     // blob, chunk). The memory is given back when the ChunkGradient is destroyed, which must be
     // before the aggregator is.
     std::function<void(StepId, BlobId, int64_t chunk, ChunkGradient)> consume;
-    // What all uses of a chunk but the first give is complete, as a program: the embedding comes last in a step, long after a
-    // head that shares its table. Called once per (step, blob, chunk) at most, and it may be while or after the same is
-    // given to `consume` by another thread. The memory is that of the later gradient, as what is whole is not replaced. Null: nobody asks.
-    std::function<void(StepId, BlobId, int64_t chunk, ChunkGradient)> show_without_first;
+    // What every use of a chunk but the first gives is complete: their contributions, as a program. (A head that shares the
+    // embedding's table is through long before the embedding.) At most once per (step, blob, chunk), perhaps while or after
+    // another thread hands the whole to `consume`. Owns nothing: the operands live as long as the ChunkGradient that
+    // `consume` gets. Null: nobody asks.
+    std::function<void(StepId, BlobId, int64_t chunk, ChunkGradient)> show_later_uses;
     // Every chunk of every blob that is neither frozen nor dropped was consumed; after the last `consume` was called (it may still be
     // running elsewhere).
     std::function<void(StepId)> on_step_in;
@@ -78,11 +79,11 @@ class Aggregator {
   // The bytes of a chunk.
   struct Payload {
     int64_t num_bytes = 0;
-    // Writes them to where they are kept: all of them, or an error. Called without a lock, once, or not at all for a chunk
-    // that is not wanted, or is taken as it lies.
+    // Never null. Writes all of it to where it is kept, or fails. Called without a lock, at most once: not for a chunk that
+    // is not wanted, or is taken as it lies.
     std::function<absl::Status(absl::Span<std::byte>)> copy;
-    // Where they lie, 64-byte aligned, and stay as they are until it is let go of: if nothing else of the chunk is missing,
-    // they are handed to `consume` there. Null: they are copied.
+    // Where it lies, 64-byte aligned, unchanged until the last reference is gone: handed to `consume` as it is if nothing
+    // else of the chunk is missing, else let go of when AddChunk returns. Null: it is copied.
     std::shared_ptr<const std::byte> lent = nullptr;
   };
 
@@ -109,7 +110,7 @@ class Aggregator {
   virtual std::vector<BlobId> MissingBlobs() const = 0;
 
   virtual int64_t window_bytes() const = 0;       // the limit
-  virtual int64_t window_used_bytes() const = 0;  // held, but for what is lent, and reserved by what was admitted
+  virtual int64_t window_used_bytes() const = 0;  // held in copies, and reserved by what was admitted
   virtual int64_t waiting_offers() const = 0;
 
   // Answers every offer that waits, or comes later, with `reason`.

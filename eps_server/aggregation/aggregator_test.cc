@@ -53,7 +53,7 @@ class AggregatorTest : public ::testing::Test {
                                            [this](StepId step, BlobId blob, int64_t chunk, ChunkGradient gradient) {
                                              consumed_.push_back({step, blob, chunk, std::move(gradient)});
                                            },
-                                       .show_without_first =
+                                       .show_later_uses =
                                            [this](StepId step, BlobId blob, int64_t chunk, ChunkGradient gradient) {
                                              shown_.push_back({step, blob, chunk, std::move(gradient)});
                                            },

@@ -8,17 +8,23 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "common/base/status_macros.h"
 
 namespace eps::server {
 
 ChunkBuffer::ChunkBuffer(std::shared_ptr<ChunkPool> pool, std::byte* data, int64_t num_bytes)
     : pool_(std::move(pool)), data_(data), num_bytes_(num_bytes) {}
 
-ChunkBuffer ChunkBuffer::Lent(std::shared_ptr<const std::byte> data) {
+ChunkBuffer ChunkBuffer::Lent(std::shared_ptr<const std::byte> lent) {
   ChunkBuffer buffer;
-  buffer.data_ = const_cast<std::byte*>(data.get());
-  buffer.lent_ = std::move(data);
+  buffer.data_ = lent.get();
+  buffer.lent_ = std::move(lent);
   return buffer;
+}
+
+std::byte* ChunkBuffer::writable_data() const {
+  EPS_CHECK(pool_ != nullptr);
+  return const_cast<std::byte*>(data_);
 }
 
 ChunkBuffer::ChunkBuffer(ChunkBuffer&& other) noexcept
@@ -41,11 +47,10 @@ ChunkBuffer& ChunkBuffer::operator=(ChunkBuffer&& other) noexcept {
 ChunkBuffer::~ChunkBuffer() { Release(); }
 
 void ChunkBuffer::Release() {
-  std::byte* data = std::exchange(data_, nullptr);
-  lent_.reset();
-  if (data == nullptr || pool_ == nullptr) return;
-  pool_->Return(data, std::exchange(num_bytes_, 0));
+  if (pool_ != nullptr) pool_->Return(writable_data(), std::exchange(num_bytes_, 0));
+  data_ = nullptr;
   pool_.reset();
+  lent_.reset();
 }
 
 std::shared_ptr<ChunkPool> ChunkPool::Create(int64_t keep_bytes) {

@@ -17,17 +17,20 @@ namespace eps::server {
 
 class ChunkPool;
 
-// Memory of one contribution to one chunk: of a pool, page-aligned, to which it goes back when destroyed; or lent.
+// Memory of one contribution to one chunk: of a pool, page-aligned, back to it when destroyed; or lent by whoever keeps it
+// unchanged until then.
 class ChunkBuffer {
  public:
   ChunkBuffer() = default;
-  // Of somebody who keeps it as it is until it is let go of. 64-byte aligned; nothing is written to it.
-  static ChunkBuffer Lent(std::shared_ptr<const std::byte> data);
+  // lent: 64-byte aligned; never written
+  static ChunkBuffer Lent(std::shared_ptr<const std::byte> lent);
   ChunkBuffer(ChunkBuffer&& other) noexcept;
   ChunkBuffer& operator=(ChunkBuffer&& other) noexcept;
   ~ChunkBuffer();
 
-  std::byte* data() const { return data_; }
+  const std::byte* data() const { return data_; }
+  // Of one of a pool.
+  std::byte* writable_data() const;
 
  private:
   friend class ChunkPool;
@@ -36,7 +39,7 @@ class ChunkBuffer {
 
   std::shared_ptr<ChunkPool> pool_;  // null: lent
   std::shared_ptr<const std::byte> lent_;
-  std::byte* data_ = nullptr;
+  const std::byte* data_ = nullptr;
   int64_t num_bytes_ = 0;
 };
 

@@ -1,6 +1,8 @@
 #include "eps_server/aggregation/chunk_pool.h"
 
+#include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <utility>
 
 #include "common/testing/status_matchers.h"
@@ -11,7 +13,7 @@ namespace {
 
 TEST(ChunkPoolTest, CountsWholePagesAndReusesThem) {
   const auto pool = ChunkPool::Create(1 << 20);
-  std::byte* first = nullptr;
+  const std::byte* first = nullptr;
   {
     ASSERT_OK_AND_ASSIGN(ChunkBuffer buffer, pool->Take(5000));
     first = buffer.data();
@@ -37,11 +39,31 @@ TEST(ChunkPoolTest, KeepsNoMoreThanAllowed) {
   EXPECT_EQ(pool->mapped_bytes(), 8192);
 }
 
+TEST(ChunkPoolTest, WhatIsLentIsGivenBackOnceAndCostsThePoolNothing) {
+  const auto pool = ChunkPool::Create(1 << 20);
+  alignas(64) static constexpr std::byte kBytes[64] = {};
+  int times_given_back = 0;
+  {
+    ChunkBuffer buffer =
+        ChunkBuffer::Lent(std::shared_ptr<const std::byte>(kBytes, [&](const std::byte*) { ++times_given_back; }));
+    EXPECT_EQ(buffer.data(), kBytes);
+    ChunkBuffer moved = std::move(buffer);
+    EXPECT_EQ(moved.data(), kBytes);
+    EXPECT_EQ(times_given_back, 0);
+    EXPECT_EQ(pool->held_bytes(), 0);
+    ASSERT_OK_AND_ASSIGN(moved, pool->Take(4096));
+    EXPECT_EQ(times_given_back, 1);
+    EXPECT_EQ(pool->held_bytes(), 4096);
+  }
+  EXPECT_EQ(times_given_back, 1);
+  EXPECT_EQ(pool->held_bytes(), 0);
+}
+
 TEST(ChunkPoolTest, BuffersOutliveTheOwnersReference) {
   auto pool = ChunkPool::Create(1 << 20);
   ASSERT_OK_AND_ASSIGN(const ChunkBuffer buffer, pool->Take(4096));
   pool.reset();
-  buffer.data()[0] = std::byte{1};
+  buffer.writable_data()[0] = std::byte{1};
 }
 
 }  // namespace

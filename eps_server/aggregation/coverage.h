@@ -30,7 +30,7 @@ class Coverage {
   // All of 0..num_vnodes - 1 is there.
   bool IsWhole(int num_vnodes) const { return whole_ || covered_leaves_ == num_vnodes; }
 
-  // Whether it would be whole with `node`, which is not covered.
+  // Whether all would be there with `node`, which is not covered.
   bool IsWholeWith(TreeNode node, int num_vnodes) const;
 
   // Adds what is not covered and drops the descendants that it replaces; returns how many.

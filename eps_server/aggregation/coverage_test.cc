@@ -30,6 +30,16 @@ TEST(CoverageTest, AncestorReplacesDescendantsAndCoversThem) {
   EXPECT_FALSE(coverage.IsWhole(6));
 }
 
+TEST(CoverageTest, WouldBeWholeWithWhatIsMissing) {
+  Coverage coverage;
+  Add(coverage, {0, 1});
+  Add(coverage, {2, 2});
+  EXPECT_TRUE(coverage.IsWholeWith({1, 1}, 4));
+  EXPECT_TRUE(coverage.IsWholeWith({0, 2}, 4));
+  EXPECT_TRUE(coverage.IsWholeWith({0, 4}, 4));
+  EXPECT_FALSE(coverage.IsWholeWith({1, 1}, 5));
+}
+
 TEST(CoverageTest, ConsumedComesOutInOrderAndStaysWhole) {
   Coverage coverage;
   for (const TreeNode node : {TreeNode{2, 1}, TreeNode{0, 2}, TreeNode{3, 1}}) Add(coverage, node);

@@ -75,7 +75,7 @@ bool StepCoverage::IsWhole(BlobId blob, int64_t chunk) const {
                      [&](const UseSlot& use) { return use.chunks[static_cast<size_t>(chunk)].IsWhole(num_vnodes_); });
 }
 
-bool StepCoverage::LacksFirstUseAlone(BlobId blob, int64_t chunk) const {
+bool StepCoverage::HasAllButFirstUse(BlobId blob, int64_t chunk) const {
   const std::vector<UseSlot>& uses = blobs_[blob.value()].uses;
   const auto is_whole = [&](const UseSlot& use) { return use.chunks[static_cast<size_t>(chunk)].IsWhole(num_vnodes_); };
   return uses.size() > 1 && !is_whole(uses[0]) && std::all_of(uses.begin() + 1, uses.end(), is_whole);

@@ -31,7 +31,8 @@ class StepCoverage {
   void Begin(const std::vector<bool>& dropped);
 
   bool is_dropped(BlobId blob) const { return blobs_[blob.value()].is_dropped; }
-  // The key's node or an ancestor is there, or every vnode is: of `chunk`, and of each of the key's chunks.
+  // The key's node or an ancestor is there, or all of its use, which is replaced no more, as it may be read already: of
+  // `chunk`, and of each of the key's chunks.
   bool Covers(const ContributionKey& key, int64_t chunk) const;
   bool Covers(const ContributionKey& key) const;
 
@@ -45,7 +46,7 @@ class StepCoverage {
   bool IsWhole(BlobId blob, int64_t chunk) const;
   bool IsWhole(BlobId blob) const { return blobs_[blob.value()].missing_chunks == 0; }
   // The same of every use of a chunk but the first, which is not.
-  bool LacksFirstUseAlone(BlobId blob, int64_t chunk) const;
+  bool HasAllButFirstUse(BlobId blob, int64_t chunk) const;
   // What one use of a chunk has.
   const std::vector<HeldContribution>& Held(BlobId blob, int use, int64_t chunk) const;
   // Takes out what one use of a whole chunk has; it stays whole.

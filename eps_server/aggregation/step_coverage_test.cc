@@ -97,6 +97,25 @@ TEST_F(StepCoverageTest, AChunkIsWholeWithAllItsUsesAndStaysSoOnceConsumed) {
   EXPECT_EQ(coverage_.missing_chunks(), 10);
 }
 
+TEST_F(StepCoverageTest, AUseThatIsWholeCoversEveryNodeAndIsTheRestsCompletion) {
+  coverage_.Begin({});
+  const ContributionKey head = Key(kWte, {0, 4}, 1), first_half = Key(kWte, {0, 2}), second_half = Key(kWte, {2, 2});
+  AddAll(kWte, {0, 2}, 1);
+  EXPECT_FALSE(coverage_.HasAllButFirstUse(kWte, 0));
+  EXPECT_FALSE(coverage_.Covers(head, 0));
+  AddAll(kWte, {2, 2}, 1);
+  EXPECT_TRUE(coverage_.HasAllButFirstUse(kWte, 0));
+  EXPECT_TRUE(coverage_.Covers(head, 0));
+  EXPECT_EQ(coverage_.Held(kWte, 1, 0).size(), 2u);
+  EXPECT_FALSE(coverage_.IsWholeWith(first_half, 0));
+  AddAll(kWte, {0, 2});
+  EXPECT_TRUE(coverage_.IsWholeWith(second_half, 0));
+  EXPECT_TRUE(coverage_.IsWholeWith(Key(kWte, {0, 4}), 0));
+  AddAll(kWte, {2, 2});
+  EXPECT_FALSE(coverage_.HasAllButFirstUse(kWte, 0));
+  EXPECT_FALSE(coverage_.HasAllButFirstUse(kBlock0, 0));  // it has one
+}
+
 TEST_F(StepCoverageTest, CoversAKeyWhenEachOfItsChunksIsThere) {
   coverage_.Begin({});
   const ContributionKey whole = Key(kBlock0, {0, 1});

@@ -6,12 +6,13 @@
 
 #include "common/base/byte_size.h"
 #include "common/base/status_macros.h"
+#include "common/schedule/reduction_tree.h"
 #include "common/tensor/dtype.h"
 
 namespace eps::server {
 namespace {
 
-// Never written: pages of zeros that the system has once.
+// Not const, so that it lies where the system has its one page of zeros for all that is never written.
 alignas(64) std::byte zeros[kChunkElems * sizeof(float)];
 
 constexpr int64_t RoundDown(int64_t value, int64_t multiple) { return value / multiple * multiple; }
@@ -31,11 +32,11 @@ ChunkParts PartsOf(const BlobSpec& blob, const TensorSpec& table, int64_t chunk,
   const int64_t first_row = std::clamp<int64_t>((first - table.offset_elems) / row_elems, 0, table.shape[0]);
   const int64_t end_row =
       std::clamp<int64_t>((end - table.offset_elems + row_elems - 1) / row_elems, first_row, table.shape[0]);
-  // From the chunk's start on; what rows that are read share with others goes with them.
+  // From the chunk's start on, in whole units.
   std::vector<std::pair<int64_t, int64_t>> unread;
   for (int64_t row = first_row; row < end_row;) {
     int64_t behind = row;
-    while (behind < end_row && !rows.Has(behind)) ++behind;
+    while (behind < end_row && !rows.IsRead(behind)) ++behind;
     const int64_t from = std::max(first, table.offset_elems + row * row_elems) - first;
     const int64_t to = std::min(end, table.offset_elems + behind * row_elems) - first;
     const int64_t aligned_from = RoundUp(from, kTensorAlignElems), aligned_to = RoundDown(to, kTensorAlignElems);
@@ -55,20 +56,25 @@ ChunkParts PartsOf(const BlobSpec& blob, const TensorSpec& table, int64_t chunk,
   return parts;
 }
 
-const GradientOperand* NonzeroOfEmbedding(const ChunkGradient& whole, absl::Span<const GroupRange> unread) {
+std::optional<NonzeroValue> NonzeroOfEmbedding(const ChunkGradient& whole, absl::Span<const GroupRange> unread) {
   for (const GradientOperand& operand : whole.operands) {
     if (operand.use != 0) continue;
-    const int64_t elem_bytes = SizeOf(operand.dtype);
+    const auto is_zero = [&](int64_t begin, int64_t end) {
+      const int64_t elem_bytes = SizeOf(operand.dtype);
+      return memcmp(operand.values + begin * elem_bytes, zeros, static_cast<size_t>((end - begin) * elem_bytes)) == 0;
+    };
     for (const GroupRange& range : unread) {
-      const auto num_bytes = static_cast<size_t>((range.end - range.begin) * elem_bytes);
-      if (memcmp(operand.values + range.begin * elem_bytes, zeros, num_bytes) != 0) return &operand;
+      if (is_zero(range.begin, range.end)) continue;
+      int64_t elem = range.begin;
+      while (is_zero(elem, elem + kTensorAlignElems)) elem += kTensorAlignElems;
+      return NonzeroValue{operand.node, elem};
     }
   }
-  return nullptr;
+  return std::nullopt;
 }
 
 ChunkGradient WithoutEmbedding(ChunkGradient of_head) {
-  // Of the same type as what is there, which has the fastest sums.
+  // In the head's, as sums of one type are the fastest.
   const Dtype dtype = of_head.operands.empty() ? Dtype::kF32 : of_head.operands.front().dtype;
   of_head.program.push_back({SumOp::Kind::kLoad, static_cast<int>(of_head.operands.size())});
   if (!of_head.operands.empty()) of_head.program.push_back({SumOp::Kind::kAdd, 0});
@@ -87,24 +93,24 @@ std::optional<ChunkGradient> UnreadRows::End(int64_t chunk) {
   Chunk& found = chunks_.at(chunk);
   EPS_CHECK(found.state == State::kRuns);
   found.state = State::kDone;
-  return std::exchange(found.arrived, std::nullopt);
+  return std::exchange(found.parked, std::nullopt);
 }
 
-UnreadRows::What UnreadRows::Arrive(int64_t chunk, ChunkGradient& gradient) {
-  if (rows_ == nullptr) return What::kWhole;
-  Chunk& found = chunks_.try_emplace(chunk, Chunk{State::kWhole, {}}).first->second;
+UnreadRows::Arrival UnreadRows::Arrive(int64_t chunk, ChunkGradient& gradient) {
+  if (rows_ == nullptr) return Arrival::kWhole;
+  Chunk& found = chunks_.try_emplace(chunk, Chunk{State::kOvertaken, std::nullopt}).first->second;
   switch (found.state) {
     case State::kDone:
-      return What::kRest;
+      return Arrival::kRest;
     case State::kRuns:
-      found.arrived = std::move(gradient);
-      return What::kLater;
+      found.parked = std::move(gradient);
+      return Arrival::kParked;
     case State::kQueued:
-    case State::kWhole:
+    case State::kOvertaken:
       break;
   }
-  found.state = State::kWhole;
-  return What::kWhole;
+  found.state = State::kOvertaken;
+  return Arrival::kWhole;
 }
 
 }  // namespace eps::server

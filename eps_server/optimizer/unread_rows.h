@@ -11,17 +11,20 @@
 
 #include "absl/types/span.h"
 #include "common/model/model_spec.h"
+#include "common/schedule/reduction_tree.h"
 #include "eps_server/optimizer/chunk_gradient.h"
 #include "eps_server/optimizer/chunk_kernels.h"
 
 namespace eps::server {
 
 // A step ends with the embedding's backward, whose gradient is pushed, updated and pulled one after the other while the
-// device has nothing to do. Most of a large vocabulary does not occur in a step: to the rows of the token table that no
-// token reads the embedding's gradient adds zero, so that what the head gives them, if it shares the table, is all that
-// they will get. They are updated as soon as that is there, and the end of the step is left with the others.
+// device has nothing to do. That gradient is row-sparse: rows of the token table that no token of the step reads get zero
+// from it, and all that they get is what the head gives, if it shares the table. They are updated as soon as that is
+// there, and the end of the step is left with the others.
 //
-// No bit depends on it: the gradient of such a row is what the head gives plus zero, either way.
+// Bits:   the same; their gradient is what the head gives plus zero, either way
+// Cost:   contributions to such a chunk are read once more, for its norm and to see that the zeros are there
+// Source: docs/decisions/0019-rows-that-no-token-reads.md
 
 // Which rows of the token table the tokens of a step read.
 class RowsRead {
@@ -32,27 +35,32 @@ class RowsRead {
   void Add(absl::Span<const int32_t> tokens) {
     for (const int32_t token : tokens) read_[static_cast<size_t>(token)] = true;
   }
-  bool Has(int64_t row) const { return read_[static_cast<size_t>(row)]; }
+  bool IsRead(int64_t row) const { return read_[static_cast<size_t>(row)]; }
 
  private:
   std::vector<bool> read_;
 };
 
-// The elements of a chunk by what is known of them, each part as GroupRange has them.
+// The elements of a chunk by what is known of them.
 struct ChunkParts {
   std::vector<GroupRange> unread;  // of rows that no token reads
   std::vector<GroupRange> rest;
 };
-// `ranges`: all of the chunk's. `table`: of `blob`.
+// Cuts `ranges`, which are all of the chunk's, in two, at multiples of kTensorAlignElems: a row that shares such a unit with
+// one that is read, or with another tensor, is there in `rest`. table: of `blob`, two-dimensional
 ChunkParts PartsOf(const BlobSpec& blob, const TensorSpec& table, int64_t chunk, absl::Span<const GroupRange> ranges,
                    const RowsRead& rows);
 
-// The first contribution of the embedding that is not zero in `unread`, whose update did without; null: none.
-const GradientOperand* NonzeroOfEmbedding(const ChunkGradient& whole, absl::Span<const GroupRange> unread);
-
-// `of_head`, and nothing of the embedding but zeros; of_head without operands: there is no head that shares the table.
-// What it points to is of_head's, which must outlive it.
+// What the head gives to a chunk, plus zeros for the embedding; of_head without operands: zeros alone. Its operands are
+// of_head's, which must outlive it.
 ChunkGradient WithoutEmbedding(ChunkGradient of_head);
+
+struct NonzeroValue {
+  TreeNode node;     // whose contribution it is in
+  int64_t elem = 0;  // of the chunk: where the unit of kTensorAlignElems begins that it is in
+};
+// The first contribution of the embedding that is not zero, bit for bit, in `unread`, which was updated without it.
+std::optional<NonzeroValue> NonzeroOfEmbedding(const ChunkGradient& whole, absl::Span<const GroupRange> unread);
 
 // How far each chunk of the table is in a step, between the update of rows that no token reads and that of the rest.
 //
@@ -65,23 +73,25 @@ class UnreadRows {
 
   const std::shared_ptr<const RowsRead>& rows() const { return rows_; }
 
-  // What can be known early of a chunk is there: whether its update is to be queued, once. No: its whole gradient came
-  // before.
-  bool Queue(int64_t chunk) { return rows_ != nullptr && chunks_.emplace(chunk, Chunk{State::kQueued, {}}).second; }
-  // That update is about to run; no: the whole gradient came meanwhile, and what was known early may be gone.
+  // True once: the early update of the chunk is to be queued. False: rows are not known, it is queued already, or the
+  // whole gradient came first.
+  bool Queue(int64_t chunk) {
+    return rows_ != nullptr && chunks_.emplace(chunk, Chunk{State::kQueued, std::nullopt}).second;
+  }
+  // True: that update runs now. False: the whole gradient came meanwhile, and what the head gave may be gone.
   bool Begin(int64_t chunk);
-  // That update is over. Returns the whole gradient, if it came meanwhile.
+  // It is over. Returns the whole gradient, if that came while it ran.
   std::optional<ChunkGradient> End(int64_t chunk);
 
-  // The whole gradient of a chunk came: what of it is to be updated, if not End's caller is to be given it.
-  enum class What { kWhole, kRest, kLater };
-  What Arrive(int64_t chunk, ChunkGradient& gradient);
+  // The whole gradient of a chunk came: what is to be updated with it. kParked: it was taken, and is End's.
+  enum class Arrival { kWhole, kRest, kParked };
+  Arrival Arrive(int64_t chunk, ChunkGradient& gradient);
 
  private:
-  enum class State { kQueued, kRuns, kDone, kWhole };
+  enum class State { kQueued, kRuns, kDone, kOvertaken };
   struct Chunk {
     State state;
-    std::optional<ChunkGradient> arrived;  // while kRuns
+    std::optional<ChunkGradient> parked;  // while kRuns
   };
   std::shared_ptr<const RowsRead> rows_;
   std::map<int64_t, Chunk> chunks_;

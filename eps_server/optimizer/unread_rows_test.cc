@@ -6,8 +6,10 @@
 #include <memory>
 #include <optional>
 #include <random>
+#include <utility>
 #include <vector>
 
+#include "common/base/byte_size.h"
 #include "common/model/model_spec.h"
 #include "common/schedule/reduction_tree.h"
 #include "common/tensor/dtype.h"
@@ -20,9 +22,7 @@ namespace {
 
 // A tensor, and behind it another one, of a blob.
 BlobSpec BlobWith(int64_t first, int64_t rows, int64_t row_elems, int64_t behind) {
-  const auto aligned = [](int64_t elems) {
-    return (elems + kTensorAlignElems - 1) / kTensorAlignElems * kTensorAlignElems;
-  };
+  const auto aligned = [](int64_t elems) { return RoundUp(elems, kTensorAlignElems); };
   BlobSpec blob;
   blob.tensors = {{.name = "before", .shape = {first}, .offset_elems = 0, .role = TensorRole::kPositionTable},
                   {.name = "table", .shape = {rows, row_elems}, .offset_elems = aligned(first)},
@@ -41,6 +41,36 @@ std::vector<GroupRange> RangesOf(const BlobSpec& blob, int64_t chunk) {
   return {{0, middle, 1}, {middle, num_elems, 2}};
 }
 
+// That each element of the chunk is in one part, in its group, and none of a row that is read is in `unread`; returns how many
+// are.
+int64_t ExpectParted(const BlobSpec& blob, const TensorSpec& table, int64_t chunk, const RowsRead& rows) {
+  const std::vector<GroupRange> ranges = RangesOf(blob, chunk);
+  const ChunkParts parts = PartsOf(blob, table, chunk, ranges, rows);
+  std::vector<int> group(static_cast<size_t>(blob.chunk_elems(chunk)));
+  const auto take = [&](const std::vector<GroupRange>& part) {
+    int64_t behind = 0;
+    for (const GroupRange& range : part) {
+      EXPECT_TRUE(range.begin >= behind && range.begin < range.end);
+      EXPECT_TRUE(range.begin % kTensorAlignElems == 0 && range.end % kTensorAlignElems == 0);
+      for (int64_t i = range.begin; i < range.end; ++i) EXPECT_EQ(std::exchange(group[i], range.group), 0);
+      behind = range.end;
+    }
+  };
+  take(parts.unread);
+  int64_t num_unread = 0;
+  for (size_t i = 0; i < group.size(); ++i) {
+    if (group[i] == 0) continue;
+    ++num_unread;
+    const int64_t elem = chunk * kChunkElems + static_cast<int64_t>(i) - table.offset_elems;
+    EXPECT_TRUE(elem >= 0 && elem < table.num_elems() && !rows.IsRead(elem / table.shape[1]));
+  }
+  take(parts.rest);
+  for (const GroupRange& range : ranges) {
+    for (int64_t i = range.begin; i < range.end; ++i) EXPECT_EQ(group[i], range.group);
+  }
+  return num_unread;
+}
+
 TEST(PartsOfTest, EachElementIsInOnePartAndNoneOfARowThatIsReadIsUnread) {
   std::mt19937 random(1);
   // Rows that begin and end within a unit, that span chunks, and tables of one chunk and several.
@@ -48,43 +78,22 @@ TEST(PartsOfTest, EachElementIsInOnePartAndNoneOfARowThatIsReadIsUnread) {
     for (const double share_read : {0.0, 0.3, 0.9, 1.0}) {
       const int64_t num_rows = std::max<int64_t>(3, 600'000 / row_elems);
       const BlobSpec blob = BlobWith(/*first=*/200, num_rows, row_elems, /*behind=*/100);
-      const TensorSpec& table = blob.tensors[1];
       RowsRead rows(num_rows);
+      int64_t all_unread = 0;
       for (int32_t row = 0; row < num_rows; ++row) {
-        if (std::bernoulli_distribution(share_read)(random)) rows.Add({row});
+        const bool is_read = std::bernoulli_distribution(share_read)(random);
+        if (is_read) rows.Add({row});
+        all_unread += is_read ? 0 : row_elems;
       }
       int64_t num_unread = 0;
       for (int64_t chunk = 0; chunk < blob.num_chunks(); ++chunk) {
-        const std::vector<GroupRange> ranges = RangesOf(blob, chunk);
-        const ChunkParts parts = PartsOf(blob, table, chunk, ranges, rows);
-        std::vector<int> group(static_cast<size_t>(blob.chunk_elems(chunk)));
-        for (const auto* part : {&parts.unread, &parts.rest}) {
-          int64_t behind = 0;
-          for (const GroupRange& range : *part) {
-            ASSERT_TRUE(range.begin >= behind && range.begin < range.end);
-            ASSERT_TRUE(range.begin % kTensorAlignElems == 0 && range.end % kTensorAlignElems == 0);
-            behind = range.end;
-            for (int64_t i = range.begin; i < range.end; ++i) {
-              ASSERT_EQ(group[i], 0);  // in no part yet
-              group[i] = range.group;
-              if (part == &parts.rest) continue;
-              ++num_unread;
-              const int64_t elem = chunk * kChunkElems + i - table.offset_elems;
-              ASSERT_TRUE(elem >= 0 && elem < num_rows * row_elems && !rows.Has(elem / row_elems));
-            }
-          }
-        }
-        for (const GroupRange& range : ranges) {
-          for (int64_t i = range.begin; i < range.end; ++i) ASSERT_EQ(group[i], range.group);
-        }
+        num_unread += ExpectParted(blob, blob.tensors[1], chunk, rows);
       }
       // All but what shares a unit with others.
-      int64_t want = 0;
-      for (int64_t row = 0; row < num_rows; ++row) want += rows.Has(row) ? 0 : row_elems;
-      EXPECT_LE(num_unread, want);
-      EXPECT_GE(num_unread, want - 2 * kTensorAlignElems * num_rows);
+      EXPECT_LE(num_unread, all_unread);
+      EXPECT_GE(num_unread, all_unread - 2 * kTensorAlignElems * num_rows);
       if (row_elems % kTensorAlignElems == 0) {
-        EXPECT_EQ(num_unread, want);
+        EXPECT_EQ(num_unread, all_unread);
       }
     }
   }
@@ -110,6 +119,21 @@ TEST(WithoutEmbeddingTest, AddsZeroToWhatTheHeadGives) {
   EXPECT_EQ(nothing.program.size(), 1u);
 }
 
+TEST(NonzeroOfEmbeddingTest, IsLookedForInUnreadRangesOfTheEmbeddingAlone) {
+  std::vector<float> embedding(256), head(256, 1.0f);
+  const ChunkGradient whole = {
+      .operands = {{Dtype::kF32, reinterpret_cast<const std::byte*>(embedding.data()), {4, 2}, 0},
+                   {Dtype::kF32, reinterpret_cast<const std::byte*>(head.data()), {0, 8}, 1}}};
+  const std::vector<GroupRange> unread = {{0, 64, 0}, {128, 256, 0}};
+  embedding[100] = 1;
+  EXPECT_FALSE(NonzeroOfEmbedding(whole, unread).has_value());
+  embedding[200] = -0.0f;
+  const std::optional<NonzeroValue> found = NonzeroOfEmbedding(whole, unread);
+  ASSERT_TRUE(found.has_value());
+  EXPECT_EQ(found->node, (TreeNode{4, 2}));
+  EXPECT_EQ(found->elem, 192);
+}
+
 class UnreadRowsTest : public ::testing::Test {
  protected:
   static ChunkGradient Whole() { return {.nonfinite_vnode = 7}; }  // told from others by that
@@ -122,34 +146,34 @@ TEST_F(UnreadRowsTest, TheRestIsLeftWhereTheOthersAreUpdated) {
   EXPECT_FALSE(rows_.Queue(3));  // once
   EXPECT_TRUE(rows_.Begin(3));
   EXPECT_FALSE(rows_.End(3).has_value());
-  EXPECT_EQ(rows_.Arrive(3, gradient_), UnreadRows::What::kRest);
+  EXPECT_EQ(rows_.Arrive(3, gradient_), UnreadRows::Arrival::kRest);
   EXPECT_EQ(gradient_.nonfinite_vnode, 7);
-  EXPECT_EQ(rows_.Arrive(2, gradient_), UnreadRows::What::kWhole);  // another chunk
+  EXPECT_EQ(rows_.Arrive(2, gradient_), UnreadRows::Arrival::kWhole);  // another chunk
 }
 
 TEST_F(UnreadRowsTest, WhatComesMeanwhileIsGivenToWhoeverEnds) {
   EXPECT_TRUE(rows_.Queue(3));
   EXPECT_TRUE(rows_.Begin(3));
-  EXPECT_EQ(rows_.Arrive(3, gradient_), UnreadRows::What::kLater);
+  EXPECT_EQ(rows_.Arrive(3, gradient_), UnreadRows::Arrival::kParked);
   const std::optional<ChunkGradient> whole = rows_.End(3);
   ASSERT_TRUE(whole.has_value());
   EXPECT_EQ(whole->nonfinite_vnode, 7);
-  EXPECT_EQ(rows_.Arrive(3, gradient_), UnreadRows::What::kRest);
+  EXPECT_EQ(rows_.Arrive(3, gradient_), UnreadRows::Arrival::kRest);
 }
 
 TEST_F(UnreadRowsTest, WhatWasNotBegunIsOvertaken) {
   EXPECT_TRUE(rows_.Queue(3));
-  EXPECT_EQ(rows_.Arrive(3, gradient_), UnreadRows::What::kWhole);
+  EXPECT_EQ(rows_.Arrive(3, gradient_), UnreadRows::Arrival::kWhole);
   EXPECT_FALSE(rows_.Begin(3));
   EXPECT_FALSE(rows_.Queue(3));
-  EXPECT_EQ(rows_.Arrive(4, gradient_), UnreadRows::What::kWhole);
+  EXPECT_EQ(rows_.Arrive(4, gradient_), UnreadRows::Arrival::kWhole);
   EXPECT_FALSE(rows_.Queue(4));  // its memory may be gone
 }
 
 TEST_F(UnreadRowsTest, NothingIsEarlyWhereNobodyKnowsTheTokens) {
   UnreadRows unknown;
   EXPECT_FALSE(unknown.Queue(0));
-  EXPECT_EQ(unknown.Arrive(0, gradient_), UnreadRows::What::kWhole);
+  EXPECT_EQ(unknown.Arrive(0, gradient_), UnreadRows::Arrival::kWhole);
 }
 
 }  // namespace

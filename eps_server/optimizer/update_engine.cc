@@ -48,8 +48,8 @@ int64_t GradientBytes(const ChunkGradient& gradient, int64_t num_elems) {
   return bytes;
 }
 
-// What an update of so many elements, whole units of moments, has to read and write of the model: the wire form, unless the
-// master lies beside it, and its successor; the master or its rest, and the moments, all in place.
+// What an update of so many elements, whole units of moments, has to read and write of the model: the wire form, unless
+// the master lies beside it, and its successor; the master or its rest, and the moments, all in place.
 int64_t StateBytes(const ChunkState& state, int64_t num_elems) {
   const int64_t moments = (state.moment1 != nullptr) + (state.moment2 != nullptr);
   const int64_t rest = (state.rest != nullptr ? 2 : 0) + (state.master != nullptr ? 4 : 0);
@@ -104,7 +104,7 @@ class UpdateEngineImpl final : public UpdateEngine {
         on_step_made_(std::move(options.on_step_made)),
         on_failure_(std::move(options.on_failure)),
         groups_(GroupTensors(model_, run_.optimizer)),
-        table_(IsEager() && run_.precision.wire_versions == 2 ? TokenTable(model_) : std::nullopt),
+        table_(run_.updates_unread_rows_early() ? TokenTable(model_) : std::nullopt),
         held_gradients_(std::move(held_gradients)),
         drop_(model_, run_.layer_drop),
         last_norm_(options.last_norm),
@@ -139,8 +139,12 @@ class UpdateEngineImpl final : public UpdateEngine {
   }
 
   void Submit(StepId step, BlobId blob, int64_t chunk, ChunkGradient gradient) override {
-    if (stopped_) return;
     MutexLock lock(mu_);
+    if (stopped_) {
+      // Of the table: an early update that runs reads what this gradient keeps, until it is over.
+      if (table_.has_value() && blob == table_->blob && step == step_) unread_rows_.Arrive(chunk, gradient);
+      return;
+    }
     EPS_CHECK(step >= step_);
     if (step > step_) {
       later_.push_back({step, blob, chunk, std::move(gradient)});
@@ -149,11 +153,11 @@ class UpdateEngineImpl final : public UpdateEngine {
     }
   }
 
-  void SubmitWithoutFirst(StepId step, BlobId blob, int64_t chunk, ChunkGradient gradient) override {
+  void SubmitLaterUses(StepId step, BlobId blob, int64_t chunk, ChunkGradient gradient) override {
     if (stopped_ || !table_.has_value() || blob != table_->blob) return;
     MutexLock lock(mu_);
     if (step > step_) {
-      later_.push_back({step, blob, chunk, std::move(gradient), /*is_without_first=*/true});
+      later_.push_back({step, blob, chunk, std::move(gradient), /*of_later_uses=*/true});
     } else if (step == step_) {
       GatherUnread(chunk, std::move(gradient));
     }
@@ -211,7 +215,7 @@ class UpdateEngineImpl final : public UpdateEngine {
     BlobId blob;
     int64_t chunk = 0;
     ChunkGradient gradient;
-    bool is_without_first = false;
+    bool of_later_uses = false;
   };
   struct BlobState {
     std::vector<double> squares;                             // of the gradient, by chunk
@@ -282,7 +286,7 @@ class UpdateEngineImpl final : public UpdateEngine {
     for (Submitted& submitted : later) {
       if (submitted.step != step_) {
         later_.push_back(std::move(submitted));
-      } else if (submitted.is_without_first) {
+      } else if (submitted.of_later_uses) {
         GatherUnread(submitted.chunk, std::move(submitted.gradient));
       } else {
         Gather(submitted.blob, submitted.chunk, std::move(submitted.gradient));
@@ -337,9 +341,9 @@ class UpdateEngineImpl final : public UpdateEngine {
     newest_updated_ = step_;
     std::shared_ptr<const RowsRead> rows;  // if the others are updated already
     if (table_.has_value() && blob == table_->blob) {
-      const UnreadRows::What what = unread_rows_.Arrive(chunk, gradient);
-      if (what == UnreadRows::What::kLater) return;
-      if (what == UnreadRows::What::kRest) rows = unread_rows_.rows();
+      const UnreadRows::Arrival arrival = unread_rows_.Arrive(chunk, gradient);
+      if (arrival == UnreadRows::Arrival::kParked) return;
+      if (arrival == UnreadRows::Arrival::kRest) rows = unread_rows_.rows();
     }
     Push({"update", blob, chunk}, [this, blob, chunk, scalars = blobs_[blob.value()].scalars, step = step_, rows,
                                    shared = std::make_shared<ChunkGradient>(std::move(gradient))] {
@@ -347,32 +351,36 @@ class UpdateEngineImpl final : public UpdateEngine {
     });
   }
 
-  // The first gradient of the step came. Of a token table that no head shares nothing else need come.
+  // The first gradient of the step came: backward has begun, beside which updates belong. Rows of a table that no head
+  // shares need nothing else.
   void BeginGradients() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
     if (!table_.has_value() || model_.blob(table_->blob).uses.size() > 1) return;
     for (int64_t chunk = 0; chunk < model_.blob(table_->blob).num_chunks(); ++chunk) GatherUnread(chunk, {});
   }
-  // of_head: WithoutEmbedding's. What waits for a checkpoint is updated at once with the rest.
+  // of_head: WithoutEmbedding's. While a checkpoint holds the blob nothing is early: all is updated with the whole gradient.
   void GatherUnread(int64_t chunk, ChunkGradient of_head) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
     const BlobId blob = table_->blob;
     if (IsHeld(blob) || of_head.nonfinite_vnode >= 0 || !unread_rows_.Queue(chunk)) return;
     newest_updated_ = step_;
-    Push({"update unread rows of", blob, chunk},
+    // Behind everything else, as it is in no hurry: what has not begun when the whole gradient comes is updated with it.
+    Push({"update unread rows of", blob, chunk, /*is_last=*/true},
          [this, chunk, step = step_, scalars = blobs_[blob.value()].scalars, rows = unread_rows_.rows(),
-          shared = std::make_shared<ChunkGradient>(WithoutEmbedding(std::move(of_head)))] {
-           UpdateUnread(step, chunk, *shared, *scalars, *rows);
+          of_head = std::make_shared<const ChunkGradient>(std::move(of_head))] {
+           UpdateUnread(step, chunk, *of_head, *scalars, *rows);
          });
   }
 
   struct TaskName {
     const char* what;
     BlobId blob;
-    int64_t chunk = -1;  // -1: all of the blob
+    int64_t chunk = -1;    // -1: all of the blob
+    bool is_last = false;  // whatever waits comes before it
   };
   // What is pulled first comes first: gradients come in the other order, and where the optimizer is behind, the next forward
   // then begins while what it needs last is still updated.
   void Push(const TaskName& name, std::function<void()> task) {
-    queue_.Push(name.blob.value(), [this, name, task = std::move(task)] {
+    const auto last = static_cast<int64_t>(model_.blobs.size());
+    queue_.Push(name.is_last ? last : name.blob.value(), [this, name, task = std::move(task)] {
       if (stopped_) return;
       const auto begin = std::chrono::steady_clock::now();
       task();
@@ -395,14 +403,8 @@ class UpdateEngineImpl final : public UpdateEngine {
     ShowSum(step, blob, chunk, gradient);
     if (rows == nullptr) {
       Update(step, blob, chunk, gradient, scalars, &squares);
-    } else {
-      const ChunkParts parts = TablePartsOf(chunk, *rows);
-      if (const auto* wrong = NonzeroOfEmbedding(gradient, parts.unread)) return FailNonzero(step, *wrong);
-      // The norm is that of all rows in their order.
-      const int64_t num_elems = model_.blob(blob).chunk_elems(chunk);
-      squares = SumChunk(gradient, num_elems, nullptr);
-      moved_bytes_ += GradientBytes(gradient, num_elems);
-      UpdateRanges(step, blob, chunk, gradient, parts.rest, scalars, nullptr);
+    } else if (!UpdateRest(step, chunk, gradient, scalars, *rows, &squares)) {
+      return;
     }
     if (!std::isfinite(squares)) return FailNonFinite(blob, chunk, gradient);
     gradient = {};
@@ -410,17 +412,43 @@ class UpdateEngineImpl final : public UpdateEngine {
     FinishChunk(blob, [&](BlobState& state) { state.squares[chunk] = squares; });
   }
 
-  // Of the token table, with what the embedding adds nothing to.
-  void UpdateUnread(StepId step, int64_t chunk, const ChunkGradient& gradient, const UpdateScalars& scalars,
+  // Of the token table: rows to which the embedding adds nothing. Of a chunk that has too few of them nothing is early.
+  void UpdateUnread(StepId step, int64_t chunk, const ChunkGradient& of_head, const UpdateScalars& scalars,
                     const RowsRead& rows) {
+    const BlobId blob = table_->blob;
+    const ChunkParts parts = TablePartsOf(chunk, rows);
+    if (!PaysEarly(store_.Chunk(blob, chunk, ReadVersion(step)), of_head, NumElems(parts.unread))) return;
     {
       MutexLock lock(mu_);
       if (step != step_ || !unread_rows_.Begin(chunk)) return;
     }
-    UpdateRanges(step, table_->blob, chunk, gradient, TablePartsOf(chunk, rows).unread, scalars, nullptr);
+    UpdateRanges(step, blob, chunk, WithoutEmbedding(of_head), parts.unread, scalars, nullptr);
     MutexLock lock(mu_);
     std::optional<ChunkGradient> whole = unread_rows_.End(chunk);
-    if (whole.has_value()) PushEager(table_->blob, chunk, *std::move(whole));
+    if (whole.has_value()) PushEager(blob, chunk, *std::move(whole));
+  }
+  // Whether what is updated early saves more at the step's end than it costs there: contributions are read once more for the
+  // rest, and the embedding's to see that they are zero. There are as many of these as of the head's, or one.
+  bool PaysEarly(const ChunkState& state, const ChunkGradient& of_head, int64_t num_unread) const {
+    const int64_t num_rest = state.num_elems - num_unread;
+    const int64_t head = GradientBytes(of_head, 1);
+    const int64_t embedding = std::max<int64_t>(head, SizeOf(run_.precision.gradients));
+    return StateBytes(state, num_unread) > num_rest * (head + embedding) + num_unread * embedding;
+  }
+  // Then, with the whole gradient, the others. The squares are those of all rows, in their order. False: the run has failed.
+  bool UpdateRest(StepId step, int64_t chunk, const ChunkGradient& gradient, const UpdateScalars& scalars,
+                  const RowsRead& rows, double* squares) {
+    const BlobId blob = table_->blob;
+    const ChunkParts parts = TablePartsOf(chunk, rows);
+    if (const std::optional<NonzeroValue> wrong = NonzeroOfEmbedding(gradient, parts.unread); wrong.has_value()) {
+      FailNonzero(step, chunk, *wrong);
+      return false;
+    }
+    const int64_t num_elems = model_.blob(blob).chunk_elems(chunk);
+    *squares = SumChunk(gradient, num_elems, nullptr);
+    moved_bytes_ += GradientBytes(gradient, num_elems);
+    UpdateRanges(step, blob, chunk, gradient, parts.rest, scalars, nullptr);
+    return true;
   }
   ChunkParts TablePartsOf(int64_t chunk, const RowsRead& rows) const {
     const BlobId blob = table_->blob;
@@ -717,11 +745,14 @@ class UpdateEngineImpl final : public UpdateEngine {
         "step ", step, ": the gradient of ", DescribeNonFinite(model_.blob(blob), chunk, gradient), " is not finite")));
   }
 
-  void FailNonzero(StepId step, const GradientOperand& contribution) {
+  void FailNonzero(StepId step, int64_t chunk, const NonzeroValue& wrong) {
     if (stopped_.exchange(true)) return;
-    on_failure_(absl::InternalError(absl::StrCat(
-        "step ", step.value(), ": the gradient of the embedding has values in rows of ", table_->tensor->name,
-        " that no token reads, from vnodes ", DebugString(contribution.node), ": their worker computes it wrongly")));
+    const TensorSpec& table = *table_->tensor;
+    const int64_t row = (chunk * kChunkElems + wrong.elem - table.offset_elems) / table.shape[1];
+    on_failure_(
+        absl::InternalError(absl::StrCat("step ", step.value(), ": the embedding's gradient of ", table.name, ", row ",
+                                         row, ": not zero, though no token of the step reads it; from vnodes ",
+                                         DebugString(wrong.node), ", whose worker computes it wrongly")));
   }
 
   // Fixed after construction.

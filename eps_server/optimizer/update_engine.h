@@ -50,11 +50,12 @@ struct UpdateCounts {
 // (RunConfig::layer_drop) take their version over unchanged as soon as it is open, and are in no norm.
 //
 // Eager (no clipping, PER_BLOB, LAGGED): a chunk (PER_BLOB, LAMB: a blob) is updated as soon as its
-// gradient is in, after a pass for the norms of each; of several that wait the one that is pulled first comes first. A gradient that is not finite ends the run: on_failure names step, layer and
-// vnode. Deferred (EXACT; FP16, which scales the loss): a chunk's gradient is summed into a buffer of 4
-// bytes per parameter as soon as it is in; once all are, the global norm is known and blobs are
-// updated in pull order, by the gradient divided by the step's loss scale. A step with a gradient
-// that is not finite is skipped whole.
+// gradient is in, after a pass for the norms of each; of several that wait the one that is pulled first comes first. Rows of
+// the token table that no token of the step reads do not wait for the embedding's gradient (unread_rows.h). A gradient that
+// is not finite ends the run: on_failure names step, layer and vnode. Deferred (EXACT; FP16, which scales the loss): a
+// chunk's gradient is summed into a buffer of 4 bytes per parameter as soon as it is in; once all are, the global norm is
+// known and blobs are updated in pull order, by the gradient divided by the step's loss scale. A step with a gradient that
+// is not finite is skipped whole.
 //
 // Bits: norms are sums of squares in fp64: 16 logical lanes, lanes in order, (LAMB: a chunk's part of a tensor,) chunks in
 // order, blobs in order. Nothing depends on threads, arrival or vector width. Optimizer step: bias corrections
@@ -91,19 +92,19 @@ class UpdateEngine {
   // Waits for what is running; what is queued is dropped.
   virtual ~UpdateEngine() = default;
 
-  // Nobody reads the version before `step`'s any more: blobs that it drops go on. Needed of every step where some do.
-  // rows: of the token table, those that the step's tokens read; null: not known. Eager updates of the others, but for
-  // PER_BLOB and LAMB, and with two versions of the weights, then need not wait for the embedding's gradient; which is
-  // found out where it is not zero there, and ends the run.
+  // The step is open: nobody reads the version before `step`'s any more, and blobs that it drops go on. Needed of every step
+  // where some are dropped, or whose `rows` are known, before its gradients come.
+  // rows: of the token table, those that the step's tokens read; null: not known. The others are updated before the
+  // embedding's gradient is there (RunConfig::updates_unread_rows_early); where that is not zero in them, the run ends.
   virtual void OpenStep(StepId step, std::shared_ptr<const RowsRead> rows = nullptr) = 0;
   // Nobody reads the version of `step` any more, as no part of it is run again. Deferred updates that overwrite it
   // (precision.wire_versions: 1) begin then, be all gradients in before: of each step.
   virtual void EndReads(StepId step) = 0;
   // The gradient of a chunk is complete. Chunks of a step wait until the step before is made.
   virtual void Submit(StepId step, BlobId blob, int64_t chunk, ChunkGradient gradient) = 0;
-  // What the layers behind the first that has the blob give to a chunk is complete; of use before the chunk's Submit alone,
-  // and harmless after it. What it points to must be there until the gradient of that Submit is destroyed.
-  virtual void SubmitWithoutFirst(StepId step, BlobId blob, int64_t chunk, ChunkGradient gradient) = 0;
+  // What every use of a chunk but the first gives is complete. Does something only before the chunk's Submit, and no harm
+  // after it. Its operands must live until the gradient of that Submit is destroyed.
+  virtual void SubmitLaterUses(StepId step, BlobId blob, int64_t chunk, ChunkGradient gradient) = 0;
 
   // Blobs at `version` are not updated to version + 1 before ReleaseUpdate; call before gradients
   // of step `version` come.

@@ -1,6 +1,7 @@
 #ifndef EPS_SERVER_OPTIMIZER_UPDATE_ENGINE_TESTING_H_
 #define EPS_SERVER_OPTIMIZER_UPDATE_ENGINE_TESTING_H_
 
+#include <algorithm>
 #include <atomic>
 #include <cmath>
 #include <cstddef>
@@ -171,9 +172,13 @@ class Trainer {
 
   StepUpdate WaitForStep(int64_t step) {
     MutexLock lock(mu_);
-    while (failure_.ok() && (updates_.empty() || updates_.back().step.value() < step)) changed_.Wait(mu_);
+    const auto is_of_step = [step](const StepUpdate& update) { return update.step.value() == step; };
+    const auto made = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+      return std::find_if(updates_.begin(), updates_.end(), is_of_step);
+    };
+    while (failure_.ok() && made() == updates_.end()) changed_.Wait(mu_);
     EXPECT_OK(failure_);
-    return updates_.empty() ? StepUpdate() : updates_.back();
+    return made() == updates_.end() ? StepUpdate() : *made();
   }
   absl::Status WaitForFailure() {
     MutexLock lock(mu_);

@@ -25,6 +25,8 @@ constexpr absl::Duration kHelloTime = absl::Seconds(5);
 constexpr absl::Duration kTurn = absl::Milliseconds(100);
 // A worker has one pull under way, for which it waits.
 constexpr int kMaxPulls = 64;
+// The part of an inbox that may be lent at once: with a quarter, steps that wait for updates took 9% longer (decision 20).
+constexpr int64_t kMostLentPart = 2;
 // Answers that the worker has not read: no more than it has offered, or one for each pull.
 constexpr size_t kMaxQueued = size_t{1} << 17;
 
@@ -66,6 +68,8 @@ void SharedMemoryConnection::Run() {
     return;
   }
   LogInfo("shared_memory_connected", {{"worker", worker_.value()}, {"inbox_bytes", inbox_->bytes().size()}});
+  const auto inbox_bytes = static_cast<int64_t>(inbox_->bytes().size());
+  if (options_.traffic != nullptr) options_.traffic->inbox_bytes += inbox_bytes;
   std::vector<std::thread> copiers = StartCopiers();
   status = channel_->Run([this](absl::string_view packet) {
     absl::Status handled = Handle(packet);
@@ -74,7 +78,9 @@ void SharedMemoryConnection::Run() {
   });
   End(status);  // for the copiers; the first reason stands
   for (std::thread& copier : copiers) copier.join();
-  inbox_.reset();  // nobody copies from it any more, and a worker that was killed may have left much in it
+  // Copiers are through, and who was lent something holds it himself. A worker that was killed may have left much in it.
+  inbox_.reset();
+  if (options_.traffic != nullptr) options_.traffic->inbox_bytes -= inbox_bytes;
   std::vector<ContributionKey> unfinished;
   absl::Status why;
   {
@@ -114,7 +120,7 @@ absl::StatusOr<SharedMessage> SharedMemoryConnection::ReceiveHello() {
     return Wrong("hello: kind", absl::StrCat(static_cast<int>(hello.kind)), "1 or 6: it comes first");
   }
   worker_ = WorkerId(hello.step);
-  if (hello.incarnation != options_.incarnation) {
+  if (hello.incarnation != incarnation_) {
     return absl::FailedPreconditionError(
         absl::StrCat("hello: incarnation: ", hello.incarnation, " is not this daemon's: attach anew"));
   }
@@ -131,7 +137,7 @@ absl::Status SharedMemoryConnection::ShakeHands() {
                        SharedSegment::Create("eps-inbox", hello.offset_bytes, SegmentWriter::kReceiver));
   inbox_ = std::make_shared<const SharedSegment>(std::move(inbox));
   const std::string welcome = EncodeSharedMessage({.kind = SharedMessageKind::kWelcome,
-                                                   .incarnation = options_.incarnation,
+                                                   .incarnation = incarnation_,
                                                    .step = layout_.segment_bytes(),
                                                    .offset_bytes = hello.offset_bytes});
   const SharedSegment& weights = *options_.store->wire_segment();
@@ -147,8 +153,8 @@ absl::Status SharedMemoryConnection::ShakeHands() {
 
 absl::Status SharedMemoryConnection::Handle(absl::string_view packet) {
   EPS_ASSIGN_OR_RETURN(const SharedMessage message, DecodeSharedMessage(packet));
-  if (message.incarnation != options_.incarnation) {
-    return Wrong("incarnation", absl::StrCat(message.incarnation), absl::StrCat(options_.incarnation));
+  if (message.incarnation != incarnation_) {
+    return Wrong("incarnation", absl::StrCat(message.incarnation), absl::StrCat(incarnation_));
   }
   switch (message.kind) {
     case SharedMessageKind::kPull:
@@ -313,7 +319,7 @@ void SharedMemoryConnection::CopyUntilEnd() {
     const absl::StatusOr<std::optional<TakenChunk>> chunk = NextChunk();
     if (!chunk.ok()) return End(chunk.status());
     if (!chunk->has_value()) return;
-    if (absl::Status status = CopyIn(**chunk); !status.ok()) return End(status);
+    if (absl::Status status = HandOver(**chunk); !status.ok()) return End(status);
   }
 }
 
@@ -342,7 +348,7 @@ absl::StatusOr<std::optional<SharedMemoryConnection::TakenChunk>> SharedMemoryCo
                       .staged = copy.staged};
   const ChunkHeader header = {.kind = ChunkKind::kGradient,
                               .dtype = copy.key.dtype,
-                              .incarnation = options_.incarnation,
+                              .incarnation = incarnation_,
                               .step = copy.key.step.value(),
                               .blob = copy.key.blob,
                               .use = copy.key.use,
@@ -357,13 +363,13 @@ absl::StatusOr<std::optional<SharedMemoryConnection::TakenChunk>> SharedMemoryCo
   ++copy.next_chunk;
   if (copy.staged || place.last || !place.wanted) copies_.pop_front();
   if (!place.wanted) return taken.staged ? std::optional(taken) : std::nullopt;
-  Copying& copying = copying_[taken.number];
-  ++copying.under_way;
-  copying.all_taken = place.last;
+  Reading& reading = reading_[taken.number];
+  ++reading.under_way;
+  reading.all_taken = place.last;
   return taken;
 }
 
-absl::Status SharedMemoryConnection::CopyIn(const TakenChunk& chunk) {
+absl::Status SharedMemoryConnection::HandOver(const TakenChunk& chunk) {
   if (chunk.wanted) {
     if (options_.traffic != nullptr) options_.traffic->pushed_bytes += chunk.num_bytes;
     const auto copy = [this, &chunk](absl::Span<std::byte> to) { return inbox_->Read(chunk.offset_bytes, to); };
@@ -371,7 +377,7 @@ absl::Status SharedMemoryConnection::CopyIn(const TakenChunk& chunk) {
         const ChunkOutcome outcome,
         options_.aggregator->AddChunk(chunk.key, chunk.chunk,
                                       {.num_bytes = chunk.num_bytes, .copy = copy, .lent = Lend(chunk)}));
-    EndCopy(chunk.number, outcome.complete);
+    EndRead(chunk.number, outcome.complete);
   }
   if (!chunk.staged) return absl::OkStatus();
   {
@@ -384,11 +390,11 @@ absl::Status SharedMemoryConnection::CopyIn(const TakenChunk& chunk) {
 
 std::shared_ptr<const std::byte> SharedMemoryConnection::Lend(const TakenChunk& chunk) {
   if (chunk.staged) return nullptr;  // its slot is wanted
-  const auto most_bytes = (static_cast<int64_t>(inbox_->bytes().size()) - kStagingBytes) / 2;
+  const auto most_bytes = (static_cast<int64_t>(inbox_->bytes().size()) - kStagingBytes) / kMostLentPart;
   MutexLock lock(mu_);
   if (lent_bytes_ + chunk.num_bytes > most_bytes) return nullptr;
   lent_bytes_ += chunk.num_bytes;
-  ++copying_.at(chunk.number).under_way;
+  ++reading_.at(chunk.number).under_way;
   // By whoever has it last, which may be after the end of the connection.
   const auto give_back = [self = shared_from_this(), inbox = inbox_, number = chunk.number,
                           num_bytes = chunk.num_bytes](const std::byte*) {
@@ -396,23 +402,23 @@ std::shared_ptr<const std::byte> SharedMemoryConnection::Lend(const TakenChunk& 
       MutexLock lock(self->mu_);
       self->lent_bytes_ -= num_bytes;
     }
-    self->EndCopy(number, /*complete=*/false);
+    self->EndRead(number, /*complete=*/false);
   };
   return {inbox_->bytes().data() + chunk.offset_bytes, give_back};
 }
 
-void SharedMemoryConnection::EndCopy(uint32_t number, bool complete) {
+void SharedMemoryConnection::EndRead(uint32_t number, bool complete) {
   {
     MutexLock lock(mu_);
-    const auto copying = copying_.find(number);
-    copying->second.complete |= complete;
-    complete = copying->second.complete;
+    const auto reading = reading_.find(number);
+    reading->second.complete |= complete;
+    complete = reading->second.complete;
     // Also before the last chunk, when another worker sent the same: nothing more of it is taken.
     if (complete) contributions_.Complete(number);
-    if (--copying->second.under_way > 0) return;
-    const bool answered = complete || copying->second.all_taken;
-    copying_.erase(copying);
-    if (!answered || ended_) return;
+    if (--reading->second.under_way > 0) return;
+    const bool answered = complete || reading->second.all_taken;
+    reading_.erase(reading);
+    if (!answered || ended_) return;  // after the end nobody hears an answer, and Run abandons what is not complete
     contributions_.Complete(number);
   }
   Reply({.kind = complete ? SharedMessageKind::kComplete : SharedMessageKind::kNotWanted, .number = number});
@@ -435,9 +441,8 @@ void SharedMemoryConnection::End(const absl::Status& status) {
     copies_changed_.NotifyAll();
   }
   if (!connected) return;
-  channel_->Close(status,
-                  EncodeSharedMessage(
-                      {.kind = SharedMessageKind::kRefused, .incarnation = options_.incarnation, .refusal = status}));
+  channel_->Close(status, EncodeSharedMessage(
+                              {.kind = SharedMessageKind::kRefused, .incarnation = incarnation_, .refusal = status}));
 }
 
 void SharedMemoryConnection::Close(absl::Status reason) { End(reason); }

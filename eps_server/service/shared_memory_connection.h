@@ -30,17 +30,17 @@ namespace eps::server {
 // One worker's connection. Whatever the peer says is checked; what makes no sense ends the connection, with a reason in
 // the log and, if the peer reads it, in a last message.
 //
-// Copies: what is admitted stands in one queue, and its copiers share out the chunks of what stands in front: each takes
-// the next chunk under the lock, so in order, and copies it without. A chunk of which nothing else is missing is lent
-// instead: the optimizer reads it in the inbox, as long as no more than half of that is lent; where updates are behind, the
-// rest makes room for what the worker goes on to. A contribution is answered by who ends its last copy under way, or gives the
-// last chunk back, once there is nothing more to take of it: from then on nobody reads its memory.
+// Chunks: what is admitted stands in one queue, and copiers share out the chunks of what stands in front: each takes the
+// next one under the lock, so in order, and hands it over without. One of which nothing else is missing is lent: the
+// optimizer reads it in the inbox (docs/decisions/0020-gradients-read-in-the-inbox.md). Any other is copied, and so is what
+// comes while half of the inbox is lent: the other half is for what the worker goes on to. A contribution is answered once
+// its last copy has ended and its last lent chunk is back: from then on nobody reads its memory.
 //
 // Threads: Run from one, which starts options.copiers others; Close from any. Answers of store and aggregator may come
 //          after the end, so it is kept alive by them.
 class SharedMemoryConnection : public std::enable_shared_from_this<SharedMemoryConnection> {
  public:
-  // `options` outlives every answer.
+  // `options` outlives Run and every answer, not what is lent: whoever gives that back touches members alone.
   SharedMemoryConnection(const SharedMemoryOptions& options, FileDescriptor socket);
 
   // Serves until the peer is gone or wrong, or Close.
@@ -48,7 +48,7 @@ class SharedMemoryConnection : public std::enable_shared_from_this<SharedMemoryC
   void Close(absl::Status reason) ABSL_LOCKS_EXCLUDED(mu_);
 
  private:
-  // What lies in the inbox and is to be copied: all of a contribution, or one staged chunk of it.
+  // What lies in the inbox and is to be taken: all of a contribution, or one staged chunk of it.
   struct Copy {
     uint32_t number = 0;
     ContributionKey key;
@@ -67,7 +67,7 @@ class SharedMemoryConnection : public std::enable_shared_from_this<SharedMemoryC
     bool wanted = false;  // false: a staged one that was there already
   };
   // Of a contribution, while copiers or the optimizer are at it.
-  struct Copying {
+  struct Reading {
     int under_way = 0;  // copies, and chunks that are lent
     bool all_taken = false;
     bool complete = false;
@@ -96,10 +96,11 @@ class SharedMemoryConnection : public std::enable_shared_from_this<SharedMemoryC
   absl::StatusOr<std::optional<TakenChunk>> NextChunk() ABSL_LOCKS_EXCLUDED(mu_);
   // The first in the queue's next one, which is taken out of it. Empty: there is none, the rest of it is not wanted.
   absl::StatusOr<std::optional<TakenChunk>> TakeChunk() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  absl::Status CopyIn(const TakenChunk& chunk) ABSL_LOCKS_EXCLUDED(mu_);
-  // The chunk as it lies there, which it does until it is let go of; null: too much is lent.
+  absl::Status HandOver(const TakenChunk& chunk) ABSL_LOCKS_EXCLUDED(mu_);
+  // Lends the chunk, unless more than half of the inbox would be lent with it: null. What is copied all the same counts
+  // until AddChunk returns.
   std::shared_ptr<const std::byte> Lend(const TakenChunk& chunk) ABSL_LOCKS_EXCLUDED(mu_);
-  void EndCopy(uint32_t number, bool complete) ABSL_LOCKS_EXCLUDED(mu_);
+  void EndRead(uint32_t number, bool complete) ABSL_LOCKS_EXCLUDED(mu_);
 
   void Reply(SharedMessage message);
   void LogEnd(const absl::Status& why) const;
@@ -110,7 +111,7 @@ class SharedMemoryConnection : public std::enable_shared_from_this<SharedMemoryC
   // Fixed after construction.
   const SharedMemoryOptions& options_;
   const WireLayout layout_;
-  const uint64_t incarnation_;  // options_', which what is lent may outlive
+  const uint64_t incarnation_;  // not options_': what is lent is given back after these may be gone
   // Fixed after ShakeHands, but for the socket, which the channel takes over.
   FileDescriptor socket_;
   std::unique_ptr<PacketChannel> channel_;
@@ -120,7 +121,7 @@ class SharedMemoryConnection : public std::enable_shared_from_this<SharedMemoryC
   mutable Mutex mu_;
   CondVar copies_changed_;
   std::deque<Copy> copies_ ABSL_GUARDED_BY(mu_);
-  std::map<uint32_t, Copying> copying_ ABSL_GUARDED_BY(mu_);  // by number
+  std::map<uint32_t, Reading> reading_ ABSL_GUARDED_BY(mu_);  // by number
   std::array<bool, kStagingSlots> slot_in_use_ ABSL_GUARDED_BY(mu_) = {};
   int64_t lent_bytes_ ABSL_GUARDED_BY(mu_) = 0;
   IncomingContributions contributions_ ABSL_GUARDED_BY(mu_);

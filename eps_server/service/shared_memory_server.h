@@ -22,7 +22,7 @@ struct SharedMemoryOptions {
   Aggregator* aggregator = nullptr;     // null: nothing is trained, and an offer is refused
   Version last_version;                 // of the run: no later one will ever be made
   int64_t max_inbox_bytes = 0;          // that a worker may ask for: MaxInboxBytes
-  int copiers = 1;                      // threads of each connection that copy gradients out of its inbox; at least 1
+  int copiers = 1;                      // threads of each connection that take gradients out of its inbox; at least 1
   TransportTraffic* traffic = nullptr;  // null: not counted
 };
 
@@ -36,13 +36,14 @@ int64_t MaxInboxBytes(const ModelSpec& model, const RunConfig& run);
 // A worker's weights of step s are valid while step s can still use them: as with gRPC, the gate sees to it. A worker so
 // late that it reads a later version was lost before, and what it makes of it is not wanted any more.
 //
-// Threads: one that accepts, and for each connection one for messages and `copiers` that copy gradients, so that a pull
+// Threads: one that accepts, and for each connection one for messages and `copiers` that take gradients, so that a pull
 //          never waits behind a copy. A peer that is slow, dead or hostile holds up its own connection and nothing else.
 class SharedMemoryServer {
  public:
   // Errors: UNIMPLEMENTED the store's memory cannot be shared · LocalListener's
   static absl::StatusOr<std::unique_ptr<SharedMemoryServer>> Start(SharedMemoryOptions options);
-  // Ends every connection, and waits until none is served.
+  // Ends every connection, and waits until none is served. What the optimizer was lent of an inbox stays until it is given
+  // back.
   virtual ~SharedMemoryServer() = default;
 
   // Where workers connect.

@@ -11,6 +11,8 @@ namespace eps::server {
 struct TransportTraffic {
   std::atomic<int64_t> pulled_bytes = 0;
   std::atomic<int64_t> pushed_bytes = 0;
+  // Of shared memory: the inboxes of workers that are connected, whose pages this process maps as it reads them.
+  std::atomic<int64_t> inbox_bytes = 0;
 };
 struct Traffic {
   TransportTraffic grpc;

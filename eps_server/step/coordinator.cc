@@ -140,9 +140,9 @@ absl::Status CoordinatorImpl::Start(int threads, int64_t window_bytes) {
                                                [this](StepId step, BlobId blob, int64_t chunk, ChunkGradient gradient) {
                                                  engine_->Submit(step, blob, chunk, std::move(gradient));
                                                },
-                                           .show_without_first =
+                                           .show_later_uses =
                                                [this](StepId step, BlobId blob, int64_t chunk, ChunkGradient gradient) {
-                                                 engine_->SubmitWithoutFirst(step, blob, chunk, std::move(gradient));
+                                                 engine_->SubmitLaterUses(step, blob, chunk, std::move(gradient));
                                                },
                                            .on_step_in = [this](StepId step) { OnStepIn(step); }}));
   writer_ = std::make_unique<CheckpointWriter>(&checkpointer_, &store_);

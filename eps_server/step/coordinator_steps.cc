@@ -38,8 +38,10 @@ namespace {
 constexpr int kMaxSkippedInARow = 20;
 constexpr std::chrono::milliseconds kTick(50);  // how late an expired lease is seen, but for standstills
 
-std::shared_ptr<const RowsRead> RowsReadBy(const std::vector<VnodeBatch>& batches, int64_t vocab) {
-  auto rows = std::make_shared<RowsRead>(vocab);
+// Null where nobody asks. Tokens are below the vocabulary, as StepData has checked.
+std::shared_ptr<const RowsRead> RowsReadBy(const std::vector<VnodeBatch>& batches, const RunConfig& run) {
+  if (!run.updates_unread_rows_early()) return nullptr;
+  auto rows = std::make_shared<RowsRead>(run.model.vocab);
   for (const VnodeBatch& batch : batches) rows->Add(batch.tokens);
   return rows;
 }
@@ -93,8 +95,9 @@ void CoordinatorImpl::OpenStep(Actions& actions) {
   watch_.OnProgress(open_->opened_at);
   actions.push_back([this, step = step_] {
     absl::StatusOr<std::vector<VnodeBatch>> batches = data_->Read(step);
+    // The engine first: it is to know the step's rows before any gradient of the step comes.
+    engine_->OpenStep(step, batches.ok() ? RowsReadBy(*batches, run_) : nullptr);
     aggregator_->BeginStep(step, DroppedBlobs(model_, drop_.DroppedIn(step)));
-    engine_->OpenStep(step, batches.ok() ? RowsReadBy(*batches, model_.config.vocab) : nullptr);
     MutexLock lock(mu_);
     if (!open_.has_value()) return;  // EndWithoutWorkers
     if (!batches.ok()) return EndBeforeStep(batches.status());

@@ -140,14 +140,14 @@ constexpr MetricSpec kMemory{
     .name = "eps_memory_bytes",
     .help =
         "The daemon's memory: state (masters, moments, wire), hold (EXACT clipping, FP16), window (contributions "
-        "in flight), checkpoint (for copies that wait to be written), resident (the process).",
+        "in flight, but for those read in inboxes), checkpoint (for copies that wait to be written), resident (the process).",
     .label = "kind",
     .label_values = kMemoryKinds};
 constexpr MetricSpec kMemoryLimit{
     .name = "eps_memory_limit_bytes",
     .help =
         "What eps_memory_bytes of the same kind is to stay under: the window's size; what eps plan "
-        "says the process takes.",
+        "says the process takes, and the inboxes of workers that are connected.",
     .label = "kind",
     .label_values = kLimitKinds};
 constexpr MetricSpec kDevice{

@@ -14,7 +14,7 @@ struct DaemonView {
   std::string phase = "starting";  // as StatusReply.state
   LongWork::View start_work;       // while starting
   RunStatus status;
-  int64_t expected_resident_bytes = 0;    // what `eps plan` says that the daemon takes; 0: not known
+  int64_t expected_resident_bytes = 0;    // what `eps plan` says that the daemon takes, and workers' inboxes; 0: not known
   int64_t checkpoint_every_steps = 0;     // of the RunSpec
   double floor_bytes_per_second = 0;      // of one of the optimizer's threads; 0: not measured
   int64_t checkpoint_buffer_bytes = 0;    // what copies for a checkpoint wait in; taken all the time

@@ -106,13 +106,16 @@ int ReadsOfContributions(const RunConfig& run) {
   return 1 + (run.optimizer.clip == ClipMode::kPerBlob ? 1 : 0) + (run.optimizer.rule == OptimizerRule::kLamb ? 1 : 0);
 }
 
-// Of so many kinds of tokens, the share that does not occur among `tokens` of a text, where the n-th most frequent one has a
-// share that falls as 1 / (n + 2.7): Zipf's law, with Mandelbrot's constant. Ranks that are nearly as frequent are taken together.
+// The share of a vocabulary that does not occur among `tokens` of a text. Frequencies are Zipf's and Mandelbrot's,
+// 1 / (rank + 2.7), as those of words in English are; ranks within 1/64 of each other are taken together.
 double UnreadShare(int64_t vocab, double tokens) {
+  constexpr double kMandelbrotShift = 2.7;
+  constexpr int64_t kRanksPerGroup = 64;
   const auto for_ranks = [&](const auto& visit) {  // visit(how many, a frequency)
     for (int64_t rank = 1, width = 1; rank <= vocab; rank += width) {
-      width = std::min(std::max<int64_t>(1, rank / 64), vocab - rank + 1);
-      visit(static_cast<double>(width), 1 / (static_cast<double>(rank) + 0.5 * static_cast<double>(width - 1) + 2.7));
+      width = std::min(std::max<int64_t>(1, rank / kRanksPerGroup), vocab - rank + 1);
+      const double middle = static_cast<double>(rank) + 0.5 * static_cast<double>(width - 1);
+      visit(static_cast<double>(width), 1 / (middle + kMandelbrotShift));
     }
   };
   double all = 0, unread = 0;
@@ -122,18 +125,20 @@ double UnreadShare(int64_t vocab, double tokens) {
 }
 
 // Of a blob's update, the part that need not wait for the embedding's gradient (eps_server/optimizer/unread_rows.h): rows of
-// the token table that no token of a step reads.
+// the token table that no token of a step reads. Not counted: that contributions to the table are then read once more, which
+// of most chunks lie in a cache still.
 double EarlyShare(const BlobSpec& blob, const ModelSpec& model, const RunConfig& run) {
-  const bool waits_for_norm =
-      run.defers_updates() || run.optimizer.clip == ClipMode::kPerBlob || run.optimizer.rule == OptimizerRule::kLamb;
-  if (blob.frozen || waits_for_norm || run.precision.wire_versions != 2) return 0;
+  if (blob.frozen || !run.updates_unread_rows_early()) return 0;
   double elems = 0;
   for (const TensorSpec& tensor : blob.tensors) {
     if (tensor.role == TensorRole::kTokenTable) elems += static_cast<double>(tensor.num_elems());
   }
   if (elems == 0) return 0;
-  return elems / static_cast<double>(blob.num_elems) *
-         UnreadShare(model.config.vocab, static_cast<double>(run.tokens_per_step()));
+  const double unread = UnreadShare(model.config.vocab, static_cast<double>(run.tokens_per_step()));
+  // As the daemon has it of each chunk, with one contribution of each layer: its gain, and what it reads once more.
+  const auto contribution = static_cast<double>(SizeOf(run.precision.gradients));
+  const bool pays = unread * UpdateBytes(run) > (1 - unread) * 2 * contribution + unread * contribution;
+  return pays ? unread * elems / static_cast<double>(blob.num_elems) : 0;
 }
 
 // Of one element of what a group pushes: sums, in fp32.

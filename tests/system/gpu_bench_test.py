@@ -119,6 +119,9 @@ class GpuBenchTest(SystemTest):
         self.assertAlmostEqual(moved["in"], (pulled + 1000) / 40e9)
         self.assertAlmostEqual(moved["out"], (models.pushed_bytes(model) + 1000) / 40e9)
         self.assertAlmostEqual((floors["in"] - moved["in"]) * 40e9, 3 * 2 * 4 * 8 * 2 - 1000)  # boundaries
+        waiting = 2 * 2 * 16 * 8  # the head's gradient of the table, read and written once more
+        self.assertAlmostEqual(floors["host"] * 112000, pulled + models.pushed_bytes(model) + waiting
+                               + 5 * 2 * 4 * 8 * 2 + models.update_bytes(model))
 
     def test_what_bounds_a_step_is_told_beside_what_was_measured(self):
         got = {"step_seconds": 4.0, "utilisation": 0.25, "tokens_per_step": 8, "copies": {}, "pulled_bytes": 10**9,

@@ -59,6 +59,20 @@ class TraceTest(SystemTest):
         self.assertIsNone(summary(out)["step_seconds"]["predicted"])  # nothing was measured, and there are two workers
         self.assertGreater(summary(out)["step_seconds"]["median"], 0)
 
+    def test_rows_that_no_token_reads_are_updated_before_the_embeddings_gradient_comes(self):
+        out = self.work.out("run")
+        done = train(self.work.spec({"steps": 4, "model": {"layers": 24}, "optimizer": {"clip": None},
+                                     "batch": {"virtual_nodes": 1, "micro_batches": 4, "micro_batch": 1}}), out, "--trace")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        tracks = self.events(out / "trace.json")
+        events = [e for (process, _), events in tracks.items() if process == "daemon" for e in events]
+        early = sorted(e[2] for e in events if e[0] == "update unread rows of wte")
+        rest = sorted(e[1] for e in events if e[0] == "update wte")
+        pushed = sorted(e[2] for e in tracks[("worker 1", "out")] if e[0] == "push embedding")
+        self.assertEqual((len(pushed), len(rest)), (4, 4))
+        # Not of each step: what has not begun when the whole gradient comes is updated with it.
+        self.assertTrue(any(update < push for update, push in zip(early, pushed)), (early, pushed))
+
     def test_a_trace_changes_no_bit(self):
         spec = self.work.spec({"steps": 3})
         for out, args in (("traced", ["--trace"]), ("plain", [])):
