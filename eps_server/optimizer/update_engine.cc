@@ -362,8 +362,9 @@ class UpdateEngineImpl final : public UpdateEngine {
     const BlobId blob = table_->blob;
     if (IsHeld(blob) || of_head.nonfinite_vnode >= 0 || !unread_rows_.Queue(chunk)) return;
     newest_updated_ = step_;
-    // Behind everything else, as it is in no hurry: what has not begun when the whole gradient comes is updated with it.
-    Push({"update unread rows of", blob, chunk, /*is_last=*/true},
+    // The table is pulled first, so before all others, which wait for longer without harm; what has not begun when the whole
+    // gradient comes is updated with it.
+    Push({"update unread rows of", blob, chunk},
          [this, chunk, step = step_, scalars = blobs_[blob.value()].scalars, rows = unread_rows_.rows(),
           of_head = std::make_shared<const ChunkGradient>(std::move(of_head))] {
            UpdateUnread(step, chunk, *of_head, *scalars, *rows);
@@ -373,14 +374,12 @@ class UpdateEngineImpl final : public UpdateEngine {
   struct TaskName {
     const char* what;
     BlobId blob;
-    int64_t chunk = -1;    // -1: all of the blob
-    bool is_last = false;  // whatever waits comes before it
+    int64_t chunk = -1;  // -1: all of the blob
   };
   // What is pulled first comes first: gradients come in the other order, and where the optimizer is behind, the next forward
   // then begins while what it needs last is still updated.
   void Push(const TaskName& name, std::function<void()> task) {
-    const auto last = static_cast<int64_t>(model_.blobs.size());
-    queue_.Push(name.is_last ? last : name.blob.value(), [this, name, task = std::move(task)] {
+    queue_.Push(name.blob.value(), [this, name, task = std::move(task)] {
       if (stopped_) return;
       const auto begin = std::chrono::steady_clock::now();
       task();

@@ -75,11 +75,10 @@ class Simulation {
     double begin = 0;         // until then it is handed over, and shares nothing
     double left_seconds = 0;  // alone
   };
-  // The daemon's, of a blob.
+  // The daemon's, of a blob, in the order in which they are made: what is made together counts as the last of it.
   enum class JobKind { kEarlyUpdate, kSum, kUpdate };
   struct Job {
     JobKind kind = JobKind::kUpdate;
-    int blob = 0;
     double seconds = 0;
   };
 
@@ -118,12 +117,11 @@ class Simulation {
       }
     }
     auto& update = work_[Index(Activity::kUpdate)];
-    if (update.has_value() && !jobs_.empty() && jobs_.begin()->first < RankOf(job_kind_, update->index)) {
+    if (update.has_value() && !jobs_.empty() && jobs_.begin()->first < update->index)
       Interrupt(*std::exchange(update, {}));
-    }
     while (!update.has_value() && !jobs_.empty()) {
-      const Job& job = jobs_.begin()->second;
-      update = Work{job.blob, now_, job.seconds};
+      const auto& [blob, job] = *jobs_.begin();
+      update = Work{blob, now_, job.seconds};
       job_kind_ = job.kind;
       jobs_.erase(jobs_.begin());
       started = true;
@@ -134,25 +132,14 @@ class Simulation {
   // For a blob that is pulled sooner: chunk by chunk, so that nothing is done twice.
   void Interrupt(const Work& update) {
     if (records_ && now_ > update.begin) timeline_.updates.push_back({update.index, update.begin, now_});
-    AddJob({job_kind_, update.index, update.left_seconds});
+    AddJob(update.index, {job_kind_, update.left_seconds});
   }
-  // In the order of pulls; what is early behind all others.
-  int RankOf(JobKind kind, int blob) const {
-    return kind == JobKind::kEarlyUpdate ? static_cast<int>(model_.blobs.size()) + blob : blob;
-  }
-  // What is early and still waits when the rest comes is made with it.
-  void AddJob(const Job& job) {
-    const auto rest = jobs_.find(job.blob);
-    if (job.kind == JobKind::kEarlyUpdate && rest != jobs_.end()) {
-      rest->second.seconds += job.seconds;
-      return;
-    }
-    Job& added = jobs_.emplace(RankOf(job.kind, job.blob), job).first->second;
-    if (job.kind == JobKind::kEarlyUpdate) return;
-    const auto early = jobs_.find(RankOf(JobKind::kEarlyUpdate, job.blob));
-    if (early == jobs_.end()) return;
-    added.seconds += early->second.seconds;
-    jobs_.erase(early);
+  // What waits of the same blob is made with it.
+  void AddJob(int blob, const Job& job) {
+    const auto [waiting, is_first] = jobs_.emplace(blob, job);
+    if (is_first) return;
+    waiting->second.kind = std::max(waiting->second.kind, job.kind);
+    waiting->second.seconds += job.seconds;
   }
   bool CanStart(int index) const { return Blocker(index) == index; }
   // The step that it waits for; a pull that waits for a version: -1; itself: nothing.
@@ -248,8 +235,8 @@ class Simulation {
       }
       const bool holds = !costs_.sum_seconds.empty();
       const double seconds = holds ? costs_.sum_seconds[blob] : costs_.update_seconds[blob] - EarlySeconds(use.blob);
-      AddJob({holds ? JobKind::kSum : JobKind::kUpdate, use.blob.value(),
-              seconds + std::exchange(contribution_seconds_[blob], 0)});
+      AddJob(use.blob.value(),
+             {holds ? JobKind::kSum : JobKind::kUpdate, seconds + std::exchange(contribution_seconds_[blob], 0)});
     }
   }
   double EarlySeconds(BlobId blob) const {
@@ -257,7 +244,7 @@ class Simulation {
   }
   void AddEarlyUpdate(BlobId blob) {
     const double seconds = EarlySeconds(blob);
-    if (seconds > 0) AddJob({JobKind::kEarlyUpdate, blob.value(), seconds});
+    if (seconds > 0) AddJob(blob.value(), {JobKind::kEarlyUpdate, seconds});
   }
   void EndJob(int blob_of_job) {
     if (job_kind_ == JobKind::kEarlyUpdate) return;
@@ -271,7 +258,7 @@ class Simulation {
     num_sums_ = 0;
     for (const BlobSpec& blob : model_.blobs) {
       const auto index = static_cast<size_t>(blob.id.value());
-      if (updated_[index]) AddJob({JobKind::kUpdate, blob.id.value(), costs_.update_seconds[index]});
+      if (updated_[index]) AddJob(blob.id.value(), {JobKind::kUpdate, costs_.update_seconds[index]});
     }
   }
 
@@ -293,11 +280,11 @@ class Simulation {
   std::vector<bool> done_;
   size_t num_done_ = 0;
   std::array<std::optional<Work>, kNumActivities> work_;
-  std::map<int, Job> jobs_;                   // by RankOf; the one under way is not among them
-  JobKind job_kind_ = JobKind::kUpdate;       // of the one under way
-  std::vector<int> version_;                  // by blob
-  std::vector<int> uses_left_;                // by blob: whose gradients are not in yet
-  bool any_layer_pushed_ = false;             // in this pass
+  std::map<int, Job> jobs_;              // by blob, which is the order of pulls; the one under way is not among them
+  JobKind job_kind_ = JobKind::kUpdate;  // of the one under way
+  std::vector<int> version_;             // by blob
+  std::vector<int> uses_left_;           // by blob: whose gradients are not in yet
+  bool any_layer_pushed_ = false;        // in this pass
   std::vector<double> contribution_seconds_;  // by blob: of what has been pushed of it, and belongs to no job yet
   int64_t num_sums_ = 0;                      // made of a step's, where updates are held
   Timeline timeline_;
