@@ -25,6 +25,16 @@ void AppendWithin(const GroupRange& range, int64_t begin, int64_t end, std::vect
 
 }  // namespace
 
+std::optional<BlobTensor> TokenTable(const ModelSpec& model) {
+  for (const BlobUse& use : model.layers.front().blobs) {
+    const BlobSpec& blob = model.blob(use.blob);
+    for (const TensorSpec& tensor : blob.tensors) {
+      if (tensor.role == TensorRole::kTokenTable && !blob.frozen) return BlobTensor{blob.id, &tensor};
+    }
+  }
+  return std::nullopt;
+}
+
 ChunkParts PartsOf(const BlobSpec& blob, const TensorSpec& table, int64_t chunk, absl::Span<const GroupRange> ranges,
                    const RowsRead& rows) {
   const int64_t first = chunk * kChunkElems, end = first + blob.chunk_elems(chunk);

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "absl/types/span.h"
+#include "common/base/ids.h"
 #include "common/model/model_spec.h"
 #include "common/schedule/reduction_tree.h"
 #include "eps_server/optimizer/chunk_gradient.h"
@@ -40,6 +41,14 @@ class RowsRead {
  private:
   std::vector<bool> read_;
 };
+
+// A tensor in its blob.
+struct BlobTensor {
+  BlobId blob;
+  const TensorSpec* tensor;  // the model's
+};
+// The embedding's table of tokens; none if it is frozen.
+std::optional<BlobTensor> TokenTable(const ModelSpec& model);
 
 // The elements of a chunk by what is known of them.
 struct ChunkParts {

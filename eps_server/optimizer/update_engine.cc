@@ -70,22 +70,6 @@ int64_t NumElems(absl::Span<const GroupRange> ranges) {
   return num_elems;
 }
 
-// A tensor in its blob.
-struct BlobTensor {
-  BlobId blob;
-  const TensorSpec* tensor;
-};
-// The embedding's table of tokens, if it trains.
-std::optional<BlobTensor> TokenTable(const ModelSpec& model) {
-  for (const BlobUse& use : model.layers.front().blobs) {
-    const BlobSpec& blob = model.blob(use.blob);
-    for (const TensorSpec& tensor : blob.tensors) {
-      if (tensor.role == TensorRole::kTokenTable && !blob.frozen) return BlobTensor{blob.id, &tensor};
-    }
-  }
-  return std::nullopt;
-}
-
 using SharedScalars = std::shared_ptr<const UpdateScalars>;
 
 class UpdateEngineImpl final : public UpdateEngine {
