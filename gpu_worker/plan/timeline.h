@@ -17,7 +17,7 @@ struct StepCosts {
   std::function<double(const RelayStep&)> seconds;  // of the step's stream; a pull's: without waiting for its version
   std::vector<double> update_seconds;               // by blob; 0: frozen
   // By blob, of update_seconds: what waits for the gradients of all layers but the first that has the blob; where there is
-  // no other, for the first layer's gradient of the step. Empty, or 0 (always where updates are held): nothing does.
+  // no other, for that of any layer. Empty, or 0 (always where updates are held): nothing does.
   std::vector<double> early_update_seconds;
   // By blob, where updates are held until the whole step's norm is known (EXACT clipping, loss scaling): its sum is made
   // when its gradient is in, its update follows when all are, the first layer's first. Empty: updates are eager.
