@@ -1,5 +1,6 @@
 // Where the time of one transformer block goes: the kernels of its forward and backward pass on the
-// cpu device, in their order, each timed alone. Medians over rounds.
+// cpu device, in their order, each timed alone. Then the gradients of its weights as a vnode's first micro-batch makes them,
+// written, against zeros that are added to. Medians over rounds.
 //
 //   block_bench [C] [H] [T] [B] [threads] [rounds]     384 6 256 16 2 7 by default
 
@@ -17,6 +18,7 @@
 
 #include "bench/support.h"
 #include "common/base/median.h"
+#include "common/base/status_macros.h"
 #include "gpu_worker/device/cpu/cpu_device.h"
 #include "gpu_worker/device/cpu/cpu_kernel_sizes.h"
 #include "gpu_worker/device/device.h"
@@ -45,6 +47,7 @@ class BlockBench {
     fc_ = Take(4 * M * C), gelu_ = Take(4 * M * C), y_ = Take(M * C), lse_ = Take(M * s_.H), mean_ = Take(M);
     rstd_ = Take(M), d_ = Take(M * C), d_wide_ = Take(4 * M * C), d_qkv_ = Take(3 * M * C), gamma_ = Take(C);
     w_ = Take(4 * C * C), dw_ = Take(4 * C * C), bias_ = Take(4 * C), db_ = Take(4 * C);
+    gradient_ = Take(12 * C * C);
     const KernelSizes sizes = CpuKernelSizes();
     scratch_ = Take(std::max(sizes.layer_norm_backward(M, C), sizes.column_sum(M, 4 * C)) / 4);
   }
@@ -191,7 +194,32 @@ class BlockBench {
     return list;
   }
 
-  static int64_t ArenaBytes(const Shape& s) { return 4 * (30 * s.M() * s.C + 40 * s.C * s.C + 1000 * s.C) + (1 << 22); }
+  // Those of all four weights.
+  void FirstGradients(bool writes) {
+    const int64_t C = s_.C;
+    if (!writes) k_.FillZero({.num_bytes = 12 * C * C * int64_t{sizeof(float)}, .dst = gradient_});
+    float* to = gradient_;
+    const auto product = [&](const float* x, int64_t in, const float* dy, int64_t out) {
+      k_.MatMul({.M = in,
+                 .N = out,
+                 .K = s_.M(),
+                 .a = x,
+                 .lda = in,
+                 .trans_a = true,
+                 .b = dy,
+                 .ldb = out,
+                 .c = std::exchange(to, to + in * out),
+                 .ldc = out,
+                 .c_is_gradient = true,
+                 .accumulate = !writes});
+    };
+    product(gelu_, 4 * C, d_, C);
+    product(normed_, C, d_wide_, 4 * C);
+    product(o_, C, d_, C);
+    product(normed_, C, d_qkv_, 3 * C);
+  }
+
+  static int64_t ArenaBytes(const Shape& s) { return 4 * (30 * s.M() * s.C + 52 * s.C * s.C + 1000 * s.C) + (1 << 22); }
 
  private:
   // Filled with small numbers, as weights and gradients are.
@@ -208,7 +236,7 @@ class BlockBench {
   const Shape s_;
   int64_t used_bytes_ = 0;
   float *x_, *normed_, *qkv_, *o_, *mid_, *fc_, *gelu_, *y_, *lse_, *mean_, *rstd_, *d_, *d_wide_, *d_qkv_, *gamma_,
-      *w_, *dw_, *bias_, *db_, *scratch_;
+      *w_, *dw_, *bias_, *db_, *gradient_, *scratch_;
 };
 
 int Run(const Shape& shape, int threads, int rounds) {
@@ -222,14 +250,18 @@ int Run(const Shape& shape, int threads, int rounds) {
   const std::vector<Kernel> kernels = bench.Kernels();
   Stream& compute = (*device)->stream(StreamId::kCompute);
   std::vector<std::vector<double>> seconds(kernels.size());
+  std::vector<double> added, written;
   for (int round = 0; round <= rounds; ++round) {  // the first only warms up
-    for (size_t i = 0; i < kernels.size(); ++i) {
+    const auto measure = [&](const std::function<void()>& launch, std::vector<double>& to) {
       const auto start = std::chrono::steady_clock::now();
-      kernels[i].launch();
-      if (!compute.Synchronize().ok()) return 1;
+      launch();
+      EPS_CHECK(compute.Synchronize().ok());
       const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - start;
-      if (round > 0) seconds[i].push_back(elapsed.count());
-    }
+      if (round > 0) to.push_back(elapsed.count());
+    };
+    for (size_t i = 0; i < kernels.size(); ++i) measure(kernels[i].launch, seconds[i]);
+    measure([&] { bench.FirstGradients(/*writes=*/false); }, added);
+    measure([&] { bench.FirstGradients(/*writes=*/true); }, written);
   }
   double total = 0;
   for (size_t i = 0; i < kernels.size(); ++i) total += Median(seconds[i]);
@@ -247,6 +279,9 @@ int Run(const Shape& shape, int threads, int rounds) {
   }
   const double tokens_per_second = static_cast<double>(shape.M()) / total;
   std::printf("%-20s %10.3f          tokens/s of one block: %.0f\n", "total", 1e3 * total, tokens_per_second);
+  const double ratio = Median(added) / Median(written);
+  std::printf("gradients of weights, a vnode's first: zeroed and added to %.3f ms, written %.3f ms, ratio %.3f\n",
+              1e3 * Median(added), 1e3 * Median(written), ratio);
   const nlohmann::json line = {{"name", "block"},
                                {"threads", threads},
                                {"C", shape.C},
@@ -254,7 +289,8 @@ int Run(const Shape& shape, int threads, int rounds) {
                                {"B", shape.B},
                                {"seconds", total},
                                {"tokens_per_second_of_one_block", tokens_per_second},
-                               {"shares", shares}};
+                               {"shares", shares},
+                               {"added_to_written_gradients", ratio}};
   std::printf("%s\n", line.dump().c_str());
   return 0;
 }

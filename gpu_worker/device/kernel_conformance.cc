@@ -181,6 +181,40 @@ TEST_P(DeviceConformanceTest, MatMulDoesNotDependOnWhereItsOperandsLie) {
   }
 }
 
+// Of a weight: x^T dy, which a vnode's first micro-batch writes, whatever lies there, and later ones add to it.
+TEST_P(DeviceConformanceTest, AGradientIsWrittenOrAddedToInFp32) {
+  struct Case {
+    int64_t in, out, rows;
+  };
+  for (const Case& t : {Case{96, 130, 300}, Case{37, 65, 19}, Case{384, 500, 1024}, Case{1, 7, 1}}) {
+    std::mt19937 random(5);
+    const Array x = RandomArray(random, t.rows * t.in), dy = RandomArray(random, t.rows * t.out);
+    const Array once = reference::MatMul(x, true, dy, false, t.in, t.out, t.rows);
+    const Array size = reference::MatMul(Abs(x), true, Abs(dy), false, t.in, t.out, t.rows);
+    ConformanceMemory memory(device());
+    float* gradient = memory.PutF32(Array(static_cast<size_t>(t.in * t.out), std::numeric_limits<double>::quiet_NaN()));
+    MatMulArgs args = {.M = t.in,
+                       .N = t.out,
+                       .K = t.rows,
+                       .a = memory.PutAct(x),
+                       .lda = t.in,
+                       .trans_a = true,
+                       .b = memory.PutAct(dy),
+                       .ldb = t.out,
+                       .c = gradient,
+                       .ldc = t.out,
+                       .c_is_gradient = true};
+    for (const double times : {1.0, 2.0}) {
+      args.accumulate = times > 1;
+      device().kernels().MatMul(args);
+      Array want = once, tolerance = size;
+      for (double& v : want) v *= times;
+      for (double& v : tolerance) v = 32 * kEps * v + 4 * kEps;
+      ExpectNear(memory.GetF32(gradient, t.in * t.out), want, tolerance, "gradient");
+    }
+  }
+}
+
 TEST_P(DeviceConformanceTest, MatMulLetsNaNThrough) {
   ConformanceMemory memory(device());
   Array a(64 * 64, 1.0);

@@ -49,6 +49,10 @@ void DropMicroBatch(LayerId layer, Steps& steps) {
   zero.backward = true;
   zero.vnode = dropped->vnode;
   zero.gradient = dropped->gradient;
+  const auto next = std::find_if(dropped + 1, steps.end(), [&](const RelayStep& step) {
+    return step.kind == Kind::kBackward && step.layer == layer && step.vnode == dropped->vnode;
+  });
+  if (next != steps.end()) next->starts_gradient = true;
   const auto at = static_cast<int>(dropped - steps.begin()) + 1;
   steps.insert(steps.begin() + at, std::move(zero));
   for (RelayStep& step : steps) {

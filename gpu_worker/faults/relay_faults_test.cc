@@ -73,7 +73,7 @@ TEST_F(RelayFaultsTest, EveryFaultChangesAFewStepsOfItsLayerAlone) {
   }
 }
 
-TEST_F(RelayFaultsTest, ADroppedMicroBatchIsWipedRightBehindItsBackwardAndNothingElseMoves) {
+TEST_F(RelayFaultsTest, ADroppedMicroBatchIsWipedRightBehindItsBackwardTheNextOneStartsAndNothingElseMoves) {
   const std::vector<RelayStep> right = Right();
   std::vector<RelayStep> wrong = Wrong("drop_micro_batch@h.2");
   ASSERT_EQ(wrong.size(), right.size() + 1);
@@ -83,6 +83,12 @@ TEST_F(RelayFaultsTest, ADroppedMicroBatchIsWipedRightBehindItsBackwardAndNothin
   ASSERT_NE(wiped, wrong.end());
   EXPECT_EQ(model_.layer(wiped->layer).name, "h.2");
   EXPECT_EQ(wiped->micro_batch, 0);
+  const auto next = std::find_if(wiped + 1, wrong.end(), [&](const RelayStep& step) {
+    return step.kind == Kind::kBackward && step.layer == wiped->layer && step.vnode == wiped->vnode;
+  });
+  ASSERT_NE(next, wrong.end());
+  EXPECT_EQ(next->micro_batch, 1);
+  EXPECT_TRUE(std::exchange(next->starts_gradient, false));
   // Every step waits for the same others as before.
   const auto at = static_cast<int>(wiped - wrong.begin()) + 1;
   wrong.erase(wrong.begin() + at);

@@ -82,7 +82,7 @@ struct BlockWork {
         M(args.shape.M()),
         C(args.shape.C),
         in(args.shape),
-        linear{kernels, M, args.shape.act_bytes(), args.weights, args.trainable_elems},
+        linear{kernels, M, args.shape.act_bytes(), args.weights, args.trainable_elems, args.starts_gradient},
         norm{kernels, M, C, args.shape.layer_norm_eps} {}
 
   const BlockOffsets& w() const { return *a.offsets; }

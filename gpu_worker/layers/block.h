@@ -56,9 +56,12 @@ struct BlockArgs {
   LayerShape shape;
   MicroBatchKey key;
   const BlockOffsets* offsets = nullptr;
-  bool is_first = false;                // of the model's blocks
-  const void* weights = nullptr;        // the layer in the compute dtype
-  int64_t trainable_elems = 0;          // of the layer (LayerSpec)
+  bool is_first = false;          // of the model's blocks
+  const void* weights = nullptr;  // the layer in the compute dtype
+  int64_t trainable_elems = 0;    // of the layer (LayerSpec)
+  // Backward: whether the gradients of weights are written rather than added to, so that what lay there need not be zero, nor
+  // be read. Of all else it must be (ZeroedGradient).
+  bool starts_gradient = false;
   Documents documents;                  // of the micro-batch
   const float* rotary_table = nullptr;  // of RotaryArgs; null where the family has no rotary positions
   void* inner = nullptr;                // BlockInner

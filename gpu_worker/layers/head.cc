@@ -198,7 +198,7 @@ class HeadWork {
                  .c = gradient + to.table + (chunk.first + part.first) * s_.C,
                  .ldc = s_.C,
                  .c_is_gradient = true,
-                 .accumulate = true});
+                 .accumulate = !args_.starts_gradient});
     }
     if (!to.bias.has_value()) return;
     k_.ColumnSum({.M = rows_,
@@ -313,7 +313,7 @@ class HeadWork {
                  .c = gradient + args_.offsets.dense->weight,
                  .ldc = s_.C,
                  .c_is_gradient = true,
-                 .accumulate = true});
+                 .accumulate = !args_.starts_gradient});
     }
     k_.MatMul({.M = rows_,
                .N = s_.C,

@@ -62,6 +62,7 @@ struct HeadArgs {
   HeadOffsets weight_offsets;     // from `weights`; the same where that is a slot
   const void* weights = nullptr;  // in the wire dtype: the table is expanded chunk by chunk
   int64_t trainable_elems = 0;    // of the layer (LayerSpec)
+  bool starts_gradient = false;   // as BlockArgs'
   // Whether each chunk's logits stay from the first pass to the second, which changes no bit; `scratch` has
   // KeptLogitsBytes more then.
   bool keeps_logits = false;

@@ -60,11 +60,35 @@ int64_t GradientElems(const ModelSpec& model, const LayerSpec& layer) {
   return end;
 }
 
+std::vector<ElemRange> ZeroedGradient(const ModelSpec& model, const LayerSpec& layer) {
+  std::vector<ElemRange> written;
+  for (const BlobUse& use : layer.blobs) {
+    for (const TensorSpec& tensor : model.blob(use.blob).tensors) {
+      const int64_t first = use.offset_elems + tensor.offset_elems;
+      const bool is_products = layer.kind != LayerKind::kEmbedding && tensor.shape.size() >= 2;
+      if (is_products && first < layer.trainable_elems) written.push_back({first, first + tensor.num_elems()});
+    }
+  }
+  std::sort(written.begin(), written.end(), [](const ElemRange& a, const ElemRange& b) { return a.first < b.first; });
+  const int64_t end = GradientElems(model, layer);
+  std::vector<ElemRange> zeroed;
+  int64_t at = 0;
+  for (const ElemRange& range : written) {
+    if (range.first > at) zeroed.push_back({at, range.first});
+    at = range.end;
+  }
+  if (at < end) zeroed.push_back({at, end});
+  return zeroed;
+}
+
 LayerSizes SizesOf(const ModelSpec& model, const LayerSpec& layer, const LayerShape& shape,
                    const KernelSizes& kernels) {
   LayerSizes sizes;
   sizes.wire_bytes = layer.num_elems * SizeOf(shape.wire);
   sizes.gradient_bytes = GradientElems(model, layer) * int64_t{sizeof(float)};
+  for (const ElemRange& range : ZeroedGradient(model, layer)) {
+    sizes.zeroed_gradient_bytes += range.size() * int64_t{sizeof(float)};
+  }
   switch (layer.kind) {
     case LayerKind::kEmbedding:  // gathers from the wire form, and its backward needs the tokens alone
       sizes.backward_scratch_bytes = kernels.embedding_backward(shape.M(), shape.V, shape.C);

@@ -82,6 +82,7 @@ struct LayerSizes {
   int64_t wire_bytes = 0;              // a weight slot
   int64_t expanded_bytes = 0;          // its weights in the compute dtype; 0 if nothing is expanded as a whole
   int64_t gradient_bytes = 0;          // fp32, GradientElems
+  int64_t zeroed_gradient_bytes = 0;   // of these, ZeroedGradient
   int64_t inner_bytes = 0;             // what backward needs beside the boundary
   int64_t forward_scratch_bytes = 0;   // recomputing needs no more than that
   int64_t backward_scratch_bytes = 0;  // the head's one visit is counted here
@@ -90,6 +91,16 @@ struct LayerSizes {
 // How much of the layer's slot its backward writes gradients to, from the start on: all that is trained, and what kernels
 // make in passing of frozen vectors. 0 below the lowest layer that trains, which has no backward.
 int64_t GradientElems(const ModelSpec& model, const LayerSpec& layer);
+// Elements [first, end) of a layer's slot.
+struct ElemRange {
+  int64_t first = 0, end = 0;
+
+  int64_t size() const { return end - first; }
+  friend bool operator==(const ElemRange&, const ElemRange&) = default;
+};
+// What of them must be zero before a vnode's first micro-batch, rising: all but the gradients of weights that are multiplied
+// by, which that one's backward writes (BlockArgs::starts_gradient).
+std::vector<ElemRange> ZeroedGradient(const ModelSpec& model, const LayerSpec& layer);
 LayerSizes SizesOf(const ModelSpec& model, const LayerSpec& layer, const LayerShape& shape, const KernelSizes& kernels);
 
 // Which micro-batch a layer runs: all that its random numbers depend on.

@@ -2,6 +2,7 @@
 #include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -172,6 +173,108 @@ TEST(LayersTest, ABlockStaysWithinItsSizesAndRecomputesTheSameBits) {
   }
 }
 
+// A slot for a layer's gradient that is zero where a vnode's first micro-batch needs it to be, and NaN elsewhere.
+float* TakeStartedGradient(GuardedArena& arena, const ModelSpec& model, const LayerSpec& layer) {
+  float* gradient = arena.TakeFloats(GradientElems(model, layer));
+  for (const ElemRange& range : ZeroedGradient(model, layer))
+    std::fill(gradient + range.first, gradient + range.end, 0);
+  return gradient;
+}
+
+// Once with a slot of zeros that is added to, once with one that the first of two micro-batches starts.
+// backward(gradient, starts_gradient)
+void ExpectTheSameGradientStartedOrAddedToZeros(const std::function<void(float*, bool)>& backward, GuardedArena& arena,
+                                                const ModelSpec& model, const LayerSpec& layer) {
+  const int64_t elems = GradientElems(model, layer);
+  float* added = arena.TakeFloats(elems);
+  std::fill(added, added + elems, 0.0f);
+  float* started = TakeStartedGradient(arena, model, layer);
+  for (const bool is_first : {true, false}) {
+    backward(added, false);
+    arena.ExpectGuardsIntact();  // when all is done
+    backward(started, is_first);
+    arena.ExpectGuardsIntact();
+    // As numbers: 0 + -0 is 0.
+    const auto other = std::mismatch(added, added + elems, started);
+    EXPECT_EQ(other.first, added + elems)
+        << "element " << other.first - added << " of " << elems << ": " << *other.first << " and " << *other.second;
+  }
+}
+
+TEST(LayersTest, ABlocksFirstMicroBatchWritesWhatNeedNotBeZero) {
+  for (const Case& c : Cases()) {
+    for (const char* frozen : {"nothing", "*.0.*bias", "*.0.*attn*.weight", "*.0.*key*"}) {
+      ModelConfig config = c.config;
+      if (frozen != std::string("nothing")) config.freeze = {frozen};
+      const absl::StatusOr<ModelSpec> model = BuildModel(config);
+      if (!model.ok()) continue;  // the pattern is another family's
+      const LayerSpec& layer = model->layers[1];
+      const LayerShape shape = MakeLayerShape(config, {.micro_batch = c.micro_batch}, c.wire, Dtype::kF32);
+      const LayerSizes sizes = SizesOf(*model, layer, shape, CpuKernelSizes());
+      const int64_t boundary_elems = shape.M() * shape.C;
+      GuardedArena arena;
+      Kernels& kernels = arena.device().kernels();
+      float* weights = arena.TakeFloats(layer.num_elems);
+      FillSmall(weights, layer.num_elems);
+      float* x = arena.TakeFloats(boundary_elems);
+      FillSmall(x, boundary_elems);
+      float* dy = arena.TakeFloats(boundary_elems);
+      const BlockOffsets offsets = BlockOffsetsOf(*model, layer.id);
+      BlockArgs args{.shape = shape,
+                     .key = {.layer = layer.id, .micro_batch = 1},
+                     .offsets = &offsets,
+                     .weights = weights,
+                     .trainable_elems = layer.trainable_elems,
+                     .rotary_table = shape.is_rotary ? arena.TakeRotaryTable(config) : nullptr,
+                     .inner = arena.Take(sizes.inner_bytes),
+                     .scratch = arena.Take(std::max(sizes.forward_scratch_bytes, sizes.backward_scratch_bytes))};
+      ExpectTheSameGradientStartedOrAddedToZeros(
+          [&](float* gradient, bool starts_gradient) {
+            BlockForward(kernels, args, x, nullptr);
+            args.starts_gradient = starts_gradient;
+            FillSmall(dy, boundary_elems);
+            BlockBackward(kernels, args, x, dy, gradient);
+          },
+          arena, *model, layer);
+    }
+  }
+}
+
+TEST(LayersTest, TheHeadsFirstMicroBatchWritesWhatNeedNotBeZero) {
+  for (const Case& c : Cases()) {
+    const ModelSpec model = BuildModel(c.config).value();
+    const LayerSpec& head = model.layers.back();
+    const LayerShape shape = MakeLayerShape(c.config, {.micro_batch = c.micro_batch}, c.wire, Dtype::kF32);
+    const LayerSizes sizes = SizesOf(model, head, shape, CpuKernelSizes());
+    const int64_t boundary_elems = shape.M() * shape.C;
+    GuardedArena arena;
+    float* x = arena.TakeFloats(boundary_elems);
+    FillSmall(x, boundary_elems);
+    void* weights = arena.Take(sizes.wire_bytes);
+    std::memset(weights, 0x3D, static_cast<size_t>(sizes.wire_bytes));  // about 0.05 in either dtype
+    auto* labels = static_cast<int32_t*>(arena.Take(shape.num_labels() * int64_t{sizeof(int32_t)}));
+    for (int64_t i = 0; i < shape.num_labels(); ++i) labels[i] = static_cast<int32_t>(i * 3 % shape.num_outputs());
+    float* dx = arena.TakeFloats(boundary_elems);
+    auto* record = static_cast<LossRecord*>(arena.Take(sizeof(LossRecord)));
+    *record = LossRecord();
+    void* scratch = arena.Take(sizes.backward_scratch_bytes);
+    ExpectTheSameGradientStartedOrAddedToZeros(
+        [&](float* gradient, bool starts_gradient) {
+          HeadForwardBackward(arena.device().kernels(),
+                              {.shape = shape,
+                               .key = {.layer = head.id},
+                               .offsets = HeadOffsetsOf(model, head.id),
+                               .weight_offsets = HeadOffsetsOf(model, head.id),
+                               .weights = weights,
+                               .trainable_elems = head.trainable_elems,
+                               .starts_gradient = starts_gradient,
+                               .scratch = scratch},
+                              x, labels, 0.25, record, dx, gradient);
+        },
+        arena, model, head);
+  }
+}
+
 // The gradients of a block with frozen tensors, in a slot that has room for GradientElems and guards behind it.
 void ExpectFrozenBlockStaysWithinItsGradients(const Case& c, const std::vector<std::string>& freeze) {
   ModelConfig config = c.config;
@@ -244,6 +347,29 @@ TEST(LayersTest, ALayersGradientsEndWithTheLastThatKernelsMake) {
   // Nothing below the lowest layer that trains; of a frozen one above it the norms'; of the head its norm's.
   EXPECT_EQ(elems({"*embed*", "lm_head.*", "*.1.*"}), (std::vector<int64_t>{0, block, 2 * 64, 64}));
   EXPECT_EQ(elems({"*", "!lm_head.weight"}), (std::vector<int64_t>{0, 0, 0, table + 64}));
+}
+
+TEST(LayersTest, AVnodesGradientBeginsWithZerosWhereNoProductIsWritten) {
+  ModelConfig config = {.family = ModelFamily::kLlama, .num_layers = 2, .d_model = 64, .num_heads = 2, .context = 8};
+  config.vocab = 100;
+  config.max_positions = 8;
+  config.num_kv_heads = 2;
+  config.d_head = 32;
+  config.d_ff = 128;
+  config.tied_head = false;
+  const auto zeroed = [&](std::vector<std::string> freeze) {
+    config.freeze = std::move(freeze);
+    const ModelSpec model = BuildModel(config).value();
+    std::vector<int64_t> elems;
+    for (const LayerSpec& layer : model.layers) {
+      elems.push_back(0);
+      for (const ElemRange& range : ZeroedGradient(model, layer)) elems.back() += range.size();
+    }
+    return elems;
+  };
+  // Of the embedding all, as tokens choose the rows; else norms alone.
+  EXPECT_EQ(zeroed({}), (std::vector<int64_t>{100 * 64, 2 * 64, 2 * 64, 64}));
+  EXPECT_EQ(zeroed({"*embed*", "lm_head.*", "*.1.*"}), (std::vector<int64_t>{0, 2 * 64, 2 * 64, 64}));
 }
 
 TEST(LayersTest, EmbeddingAndHeadStayWithinTheirSizes) {

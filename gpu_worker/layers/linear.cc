@@ -68,7 +68,8 @@ void LinearContext::BackwardWeights(absl::Span<const Linear> linears, const void
   for (const Linear& l : linears) {
     if (l.weight >= trainable_elems) continue;
     const void* columns = At(dy, l.first_column * act_bytes);
-    MatMulArgs product = {.K = M, .trans_a = true, .c = gradient + l.weight, .c_is_gradient = true, .accumulate = true};
+    MatMulArgs product = {
+        .K = M, .trans_a = true, .c = gradient + l.weight, .c_is_gradient = true, .accumulate = !starts_gradient};
     product.M = l.is_out_in ? l.out : l.in;
     product.N = l.is_out_in ? l.in : l.out;
     product.a = l.is_out_in ? columns : x;

@@ -34,13 +34,14 @@ struct LinearContext {
   int64_t act_bytes = 4;
   const void* weights = nullptr;  // of the layer
   int64_t trainable_elems = 0;    // what lies from there on is frozen
+  bool starts_gradient = false;   // BlockArgs
 
   // y = x w + b; the caller may set an epilogue before it runs it.
   MatMulArgs Forward(const Linear& linear, const void* x, void* y, int64_t ld) const;
   // dx (M, in) = the sum over `linears` of dy w^T, and `residual` (M, in) if it is not null
   void BackwardInput(absl::Span<const Linear> linears, const void* dy, int64_t ld, void* dx,
                      const void* residual = nullptr) const;
-  // Gradients of weights, added to, and of biases; of frozen ones none is made.
+  // Gradients of weights, added to unless this starts them, and of biases, added to; of frozen ones none is made.
   void BackwardWeights(absl::Span<const Linear> linears, const void* x, const void* dy, int64_t ld,
                        float* gradient) const;
   // scratch: LinearScratchBytes

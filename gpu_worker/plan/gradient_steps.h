@@ -15,7 +15,7 @@
 
 namespace eps::worker {
 
-// What becomes of a layer's gradient on the way back: each vnode's is zeroed, added to and finished; vnodes are summed in
+// What becomes of a layer's gradient on the way back: each vnode's is started, added to and finished; vnodes are summed in
 // the reduction tree's order, as far as the plan's gradient slots reach; each node that is complete leaves by a push slot.
 // In a group it goes round among the members instead, whose rounds are the same for all of them, and this worker pushes its
 // part of the sums.

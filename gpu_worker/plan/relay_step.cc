@@ -129,6 +129,7 @@ std::string DebugString(const RelayStep& step, const ModelSpec& model) {
   field("host", step.host);
   field("round", step.round);
   if (step.keeps_logits) absl::StrAppend(&text, " keeps logits");
+  if (step.starts_gradient) absl::StrAppend(&text, " starts gradient");
   for (const int other : step.waits_for) absl::StrAppend(&text, " after ", other);
   return text;
 }

@@ -31,7 +31,7 @@ struct RelayStep {
     kStoreGradient,  // out: output -> host: the gradient of the layer's input
     kStoreInner,     // out: inner -> host
     kLoadInner,      // in: host -> inner
-    kZeroGradient,   // compute: a vnode's gradient starts
+    kZeroGradient,   // compute: a vnode's gradient starts: ZeroedGradient
     kFinishLeaf,     // compute: a vnode's gradient is complete
     kAddGradient,    // compute: gradient += other_gradient
     kEmitGradient,   // compute: gradient -> push
@@ -56,6 +56,7 @@ struct RelayStep {
   int host = -1;                   // of loads and stores: RelayPlan::host_boundary_slots, or host_inner_slots
   int round = -1, flag_turn = -1;  // of a group: GroupParts, RelayPlan::GroupFlagsOffset
   bool keeps_logits = false;       // kHead: RelayPlan::keeps_logits
+  bool starts_gradient = false;    // kHead, kBackward: of a vnode's first micro-batch (BlockArgs)
   // kPush: it may wait until the daemon has taken what was pushed before: no earlier push of the pass is of a lower layer
   // than a later one, or this one. Else what it waits for could be waiting for it.
   bool may_wait = true;

@@ -393,6 +393,7 @@ class ScheduleBuilder {
     const Turn& turn = turns_[t];
     RelayStep step = StepOf(Kind::kHead, turn);
     step.keeps_logits = plan_.keeps_logits;
+    step.starts_gradient = turn.micro_batch == 0;
     step.weights = weights_;
     step.input = SlotsOf(t).input;
     step.output = TakeOutput(t);
@@ -409,6 +410,7 @@ class ScheduleBuilder {
   void Backward(size_t t) {
     const Turn& turn = turns_[t];
     RelayStep step = StepOf(Kind::kBackward, turn);
+    step.starts_gradient = turn.micro_batch == 0;
     step.output = SlotsOf(t).output;
     step.gradient = gradients_.SlotOf(turn);
     Resources reads;

@@ -192,6 +192,7 @@ class Simulator {
     std::string want = absl::StrCat("gradient of ", step.layer.value(), " vnode ", VnodeOf(step), ":");
     for (int m = 0; m < step.micro_batch; ++m) absl::StrAppend(&want, " ", m);
     Expect(got, want, step);
+    EXPECT_EQ(step.starts_gradient, want.ends_with(":")) << DebugString(step, made_.model);
     Write("gradient", step.gradient, absl::StrCat(want, " ", step.micro_batch));
   }
   static std::string Sum(int layer, TreeNode node) { return absl::StrCat("sum of ", layer, " ", DebugString(node)); }
@@ -936,18 +937,18 @@ load_tokens head vnode 0 micro-batch 0 tokens 0 after 3
 forward h.0 vnode 0 micro-batch 0 weights 1 input 0 output 1 inner 0
 zero_gradient head vnode 0 gradient 0
 start_record head vnode 0 record 0
-head head vnode 0 micro-batch 0 weights 0 tokens 0 input 1 output 2 gradient 0 record 0 after 4 after 6
+head head vnode 0 micro-batch 0 weights 0 tokens 0 input 1 output 2 gradient 0 record 0 starts gradient after 4 after 6
 store_record head vnode 0 record 0 after 10
 emit_leaf head vnode 0 node {0} gradient 0 push 0 flags 0
 push head vnode 0 node {0} push 0 flags 0 after 12
 load_tokens embedding vnode 0 micro-batch 0 tokens 0
 zero_gradient h.0 vnode 0 gradient 0
 recompute h.0 vnode 0 micro-batch 0 weights 1 input 0 inner 0
-backward h.0 vnode 0 micro-batch 0 weights 1 input 0 output 2 inner 0 gradient 0
+backward h.0 vnode 0 micro-batch 0 weights 1 input 0 output 2 inner 0 gradient 0 starts gradient
 emit_leaf h.0 vnode 0 node {0} gradient 0 push 0 flags 0 after 13
 push h.0 vnode 0 node {0} push 0 flags 0 after 18
 zero_gradient embedding vnode 0 gradient 0
-backward embedding vnode 0 micro-batch 0 tokens 0 output 2 gradient 0 after 14
+backward embedding vnode 0 micro-batch 0 tokens 0 output 2 gradient 0 starts gradient after 14
 emit_leaf embedding vnode 0 node {0} gradient 0 push 0 flags 0 after 19
 push embedding vnode 0 node {0} push 0 flags 0 after 22
 )");

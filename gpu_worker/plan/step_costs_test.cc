@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -104,6 +105,22 @@ TEST_F(StepCostsTest, ALeafThatIsPushedAloneIsReadOnceAndWrittenOnce) {
     const auto elems = static_cast<double>(BuildModel(run_.model).value().layers[1].trainable_elems);
     EXPECT_DOUBLE_EQ(Seconds(Kind::kEmitLeaf),
                      elems * static_cast<double>(4 + SizeOf(gradients)) / profile_.gradient_bytes_per_second);
+  }
+}
+
+TEST_F(StepCostsTest, ABackwardThatStartsAGradientReadsNoneOfItsWeights) {
+  const ModelSpec model = BuildModel(run_.model).value();
+  const StepCosts costs = CostsOf(profile_, model, run_, CpuKernelSizes(), LinkKind::kInPlace);
+  for (const auto& [layer, kind, weights] :
+       {std::tuple(LayerId(1), Kind::kBackward, 12 * run_.model.d_model * run_.model.d_model),
+        std::tuple(model.layers.back().id, Kind::kHead, run_.model.vocab * run_.model.d_model)}) {
+    const double adds = costs.seconds({.kind = kind, .layer = layer});
+    const double starts = costs.seconds({.kind = kind, .layer = layer, .starts_gradient = true});
+    const auto read = static_cast<double>(weights * int64_t{sizeof(float)});
+    EXPECT_NEAR(adds - starts, read / profile_.gradient_bytes_per_second, 1e-12);
+    const double zeroed = costs.seconds({.kind = Kind::kZeroGradient, .layer = layer});
+    const auto all = static_cast<double>(GradientElems(model, model.layer(layer)) * int64_t{sizeof(float)});
+    EXPECT_NEAR(zeroed, (all - read) / profile_.gradient_bytes_per_second, 1e-12);
   }
 }
 

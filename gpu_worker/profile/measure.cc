@@ -230,8 +230,9 @@ class Measurement {
     EPS_RETURN_IF_ERROR(TakeTurns(units));
     for (size_t i = 0; i < units.size(); ++i) *results[i] += units[i].Seconds();
     if (largest.trains()) {
-      const double bytes = 4 + 8 + 4 + static_cast<double>(SizeOf(run_.precision.gradients));
-      profile_.gradient_bytes_per_second = static_cast<double>(largest.trainable_elems) * bytes / gradient_seconds;
+      int64_t bytes = largest.trainable_elems * (8 + 4 + SizeOf(run_.precision.gradients));  // finished, and emitted
+      for (const ElemRange& range : ZeroedGradient(model_, largest)) bytes += range.size() * int64_t{sizeof(float)};
+      profile_.gradient_bytes_per_second = static_cast<double>(bytes) / gradient_seconds;
     }
     return absl::OkStatus();
   }

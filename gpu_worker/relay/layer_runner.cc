@@ -28,7 +28,7 @@ LayerRunner::LayerRunner(const ModelSpec& model, const RelayPlan& plan, const Ar
       compute_(compute),
       blocks_(model.layers.size()) {
   for (const LayerSpec& layer : model.layers) {
-    gradient_elems_.push_back(GradientElems(model, layer));
+    zeroed_.push_back(ZeroedGradient(model, layer));
     switch (layer.kind) {
       case LayerKind::kEmbedding:
         embedding_ = EmbeddingOffsetsOf(model, layer.id);
@@ -60,8 +60,7 @@ void LayerRunner::Run(const RelayStep& step, const PassContext& pass) {
     case RelayStep::Kind::kBackward:
       return Backward(step, pass);
     case RelayStep::Kind::kZeroGradient:
-      return kernels_.FillZero(
-          {.num_bytes = GradientElemsOf(step.layer) * int64_t{sizeof(float)}, .dst = Gradient(step.gradient)});
+      return ZeroGradient(step);
     case RelayStep::Kind::kFinishLeaf:
       return FinishLeaf(step, pass, /*dst=*/nullptr);
     case RelayStep::Kind::kEmitLeaf:
@@ -81,7 +80,7 @@ void LayerRunner::Run(const RelayStep& step, const PassContext& pass) {
   }
 }
 
-void LayerRunner::RunEach(const PassContext& pass) {
+void LayerRunner::RunEach(const PassContext& pass, bool starts_gradient) {
   for (const LayerSpec& layer : model_.layers) {
     RelayStep step;
     step.layer = layer.id;
@@ -95,6 +94,7 @@ void LayerRunner::RunEach(const PassContext& pass) {
     step.output = static_cast<int>(plan_.boundary_slots.size()) - 1;
     step.inner = static_cast<int>(plan_.inner_slots.size()) - 1;
     step.keeps_logits = plan_.keeps_logits;
+    step.starts_gradient = starts_gradient;
     if (layer.kind == LayerKind::kHead) {
       Head(step, pass);
       continue;
@@ -136,6 +136,7 @@ BlockArgs LayerRunner::BlockOf(const RelayStep& step, const PassContext& pass) c
           .is_first = model_.layer(LayerId(step.layer.value() - 1)).kind == LayerKind::kEmbedding,
           .weights = pass.shape.expands() ? arena_.expanded : Weights(step, pass),
           .trainable_elems = model_.layer(step.layer).trainable_elems,
+          .starts_gradient = step.starts_gradient,
           .documents = pass.shape.has_documents ? Tokens(step, pass).documents : Documents(),
           .rotary_table = reinterpret_cast<const float*>(arena_.rotary_table),
           .inner = Slot(arena_.inners, step.inner),
@@ -150,6 +151,7 @@ HeadArgs LayerRunner::HeadOf(const RelayStep& step, const PassContext& pass) con
           .weight_offsets = head_.Mapped(offset),
           .weights = Weights(step, pass),
           .trainable_elems = model_.layer(step.layer).trainable_elems,
+          .starts_gradient = step.starts_gradient,
           .keeps_logits = step.keeps_logits,
           .scratch = arena_.scratch};
 }
@@ -167,6 +169,13 @@ LossRecord* LayerRunner::Record(const RelayStep& step) const {
 
 TokenArrays LayerRunner::Tokens(const RelayStep& step, const PassContext& pass) const {
   return TokenArrays(pass.shape, Slot(arena_.tokens, step.tokens));
+}
+
+void LayerRunner::ZeroGradient(const RelayStep& step) {
+  for (const ElemRange& range : zeroed_[static_cast<size_t>(step.layer.value())]) {
+    kernels_.FillZero(
+        {.num_bytes = range.size() * int64_t{sizeof(float)}, .dst = Gradient(step.gradient) + range.first});
+  }
 }
 
 void LayerRunner::Expand(const RelayStep& step, const PassContext& pass) {

@@ -51,8 +51,8 @@ class LayerRunner {
 
   void Run(const RelayStep& step, const PassContext& pass);
   // The forward and the backward of every layer, over one micro-batch of one vnode and in any of its places: what is
-  // called is what a pass calls, what comes out means nothing.
-  void RunEach(const PassContext& pass);
+  // called is what a pass calls, what comes out means nothing. starts_gradient: the vnode's first micro-batch.
+  void RunEach(const PassContext& pass, bool starts_gradient);
 
  private:
   MicroBatchKey Key(const RelayStep& step, const PassContext& pass) const;
@@ -60,7 +60,6 @@ class LayerRunner {
   HeadArgs HeadOf(const RelayStep& step, const PassContext& pass) const;
   int32_t* Flag(const RelayStep& step, int vnode, const PassContext& pass) const;
   LossRecord* Record(const RelayStep& step) const;
-  int64_t GradientElemsOf(LayerId layer) const { return gradient_elems_[static_cast<size_t>(layer.value())]; }
   // Where the layer's weights begin: its first blob in place, or its slot.
   const std::byte* Weights(const RelayStep& step, const PassContext& pass) const;
   // An offset in the layer's slot, as one from Weights: blobs in place lie as the daemon has them.
@@ -68,6 +67,7 @@ class LayerRunner {
   float* Gradient(int slot) const { return reinterpret_cast<float*>(Slot(arena_.gradients, slot)); }
   TokenArrays Tokens(const RelayStep& step, const PassContext& pass) const;
 
+  void ZeroGradient(const RelayStep& step);
   void Expand(const RelayStep& step, const PassContext& pass);
   void Forward(const RelayStep& step, const PassContext& pass);
   void Head(const RelayStep& step, const PassContext& pass);
@@ -88,8 +88,8 @@ class LayerRunner {
   Stream& compute_;
   EmbeddingOffsets embedding_;
   HeadOffsets head_;
-  std::vector<BlockOffsets> blocks_;     // by layer; empty ones for embedding and head
-  std::vector<int64_t> gradient_elems_;  // by layer: GradientElems
+  std::vector<BlockOffsets> blocks_;            // by layer; empty ones for embedding and head
+  std::vector<std::vector<ElemRange>> zeroed_;  // by layer: ZeroedGradient
 };
 
 }  // namespace eps::worker

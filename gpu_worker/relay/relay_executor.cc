@@ -268,11 +268,15 @@ absl::Status RelayExecutorImpl::RunPass(const Assignment& assignment, absl::Span
 
 void RelayExecutorImpl::Survey(Kernels& kernels) {
   const std::vector<int> vnodes = {0};
+  LayerRunner runner(model_, plan_, arena_, memory_.start_values(), kernels, device_.stream(StreamId::kCompute));
   // With dropout a residual is added behind its product, without it within: a run has both once it evaluates, which a
-  // resume may begin.
+  // resume may begin. Products that add to gradients are others than those that start them.
   for (const bool training : {true, false}) {
-    LayerRunner(model_, plan_, arena_, memory_.start_values(), kernels, device_.stream(StreamId::kCompute))
-        .RunEach({.shape = shape_, .seed = model_.config.init_seed, .vnodes = vnodes, .training = training});
+    for (const bool starts_gradient : {true, false}) {
+      if (!starts_gradient && run_.batch.micro_batches == 1) continue;
+      runner.RunEach({.shape = shape_, .seed = model_.config.init_seed, .vnodes = vnodes, .training = training},
+                     starts_gradient);
+    }
   }
 }
 
