@@ -110,7 +110,8 @@ PlanNeeds NeedsOf(const PlanRequest& request) {
   needs.num_layers = static_cast<int64_t>(model.layers.size());
   needs.num_vnodes = run.batch.virtual_nodes;
   needs.max_pass_vnodes = PassVnodes(request);
-  needs.items = int64_t{needs.max_pass_vnodes} * run.batch.micro_batches;
+  needs.micro_batches = run.batch.micro_batches;
+  needs.items = int64_t{needs.max_pass_vnodes} * needs.micro_batches;
   needs.gradients = run.precision.gradients;
   needs.max_group_members = request.max_group_members;
   needs.relay = run.relay;
@@ -138,8 +139,9 @@ PlanChoice LeastChoice(const PlanNeeds& needs) {
   const auto bytes_of = [&](const PlanChoice& choice) {
     const int64_t wire_bytes = needs.relay.resident ? 0 : needs.block_wire_bytes;  // which have slots anyway
     return choice.inner_slots * needs.inner_slot_bytes() + choice.boundary_slots * needs.boundary_slot_bytes() +
-           choice.depth_first_blocks *
-               (RoundUp(wire_bytes, kArenaAlignBytes) + RoundUp(needs.block_gradient_bytes, kArenaAlignBytes));
+           choice.depth_first_blocks * RoundUp(wire_bytes, kArenaAlignBytes) +
+           needs.depth_first_gradient_slots(choice.depth_first_blocks, choice.gradient_slots) *
+               RoundUp(needs.block_gradient_bytes, kArenaAlignBytes);
   };
   PlanChoice least = LeastChoice(needs, needs.least_depth_first_blocks());
   for (int blocks = least.depth_first_blocks + 1; blocks <= needs.most_depth_first_blocks(); ++blocks) {
@@ -184,8 +186,8 @@ RelayPlan LayArena(const PlanRequest& request, const PlanNeeds& needs, const Pla
   plan.gradient_slots = arena.Take(choice.gradient_slots, needs.largest.gradient_bytes);
   plan.depth_first_blocks = choice.depth_first_blocks;
   if (!plan.resident) plan.depth_first_weight_slots = arena.Take(choice.depth_first_blocks, needs.block_wire_bytes);
-  plan.depth_first_gradient_slots =
-      arena.Take(int64_t{choice.depth_first_blocks} * choice.gradient_slots, needs.block_gradient_bytes);
+  plan.depth_first_gradient_slots = arena.Take(
+      needs.depth_first_gradient_slots(choice.depth_first_blocks, choice.gradient_slots), needs.block_gradient_bytes);
   plan.push_slots = arena.Take(choice.push_slots, needs.push_elems * SizeOf(PushDtype(needs, choice.gradient_slots)));
   plan.boundary_slots = arena.Take(choice.boundary_slots, needs.boundary_bytes);
   plan.token_slots = arena.Take(RelayPlan::kTokenSlots, needs.token_bytes);

@@ -47,6 +47,7 @@ struct PlanNeeds {
   int64_t rotary_bytes = 0;
   int64_t num_layers = 0;        // embedding and head included
   int64_t items = 0;             // micro-batches of a pass
+  int micro_batches = 1;         // of a vnode
   int64_t backward_blocks = 0;   // blocks that have a backward
   int64_t block_wire_bytes = 0;  // of the largest block, these three
   int64_t block_gradient_bytes = 0;
@@ -68,6 +69,10 @@ struct PlanNeeds {
   int64_t most_boundary_slots(int64_t depth_first_blocks) const {
     return std::max(waiting_boundaries(depth_first_blocks) + depth_first_blocks + 1,
                     RelayPlan::LeastBoundarySlots(depth_first_blocks));
+  }
+  // RelayPlan::depth_first_gradient_slots
+  int64_t depth_first_gradient_slots(int64_t depth_first_blocks, int64_t gradient_slots) const {
+    return micro_batches == 1 && gradient_slots == 1 ? 0 : depth_first_blocks * gradient_slots;
   }
   int64_t inner_slot_bytes() const { return RoundUp(largest.inner_bytes, kArenaAlignBytes); }
   int64_t boundary_slot_bytes() const { return RoundUp(boundary_bytes, kArenaAlignBytes); }

@@ -41,6 +41,7 @@ void GradientSteps::StartVisit(const Turn& turn) {
 }
 
 int GradientSteps::SlotOf(const Turn& turn) const {
+  if (plan_.depth_first_gradient_slots.empty()) return static_cast<int>(gatherings_[IndexOf(turn)].sums.size());
   const size_t index = IndexOf(turn);
   return static_cast<int>(index * plan_.gradient_slots.size() + gatherings_[index].sums.size());
 }

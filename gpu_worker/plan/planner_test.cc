@@ -102,6 +102,25 @@ TEST(PlannerTest, TheSmallestCapDependsOnNeitherDepthNorMicroBatchesNorVnodes) {
   EXPECT_EQ(more_vnodes.Smallest(), smallest);
 }
 
+TEST(PlannerTest, WhereAMicroBatchIsAVnodeDepthFirstBlocksNeedNoGradientsOfTheirOwn) {
+  TestRun run(4, /*micro_batches=*/1);
+  run.run.relay.depth_first_blocks = 3;
+  const int64_t smallest = run.Smallest();
+  ASSERT_OK_AND_ASSIGN(const RelayPlan plan, run.Plan(smallest));
+  ExpectSound(plan);
+  EXPECT_EQ(plan.gradient_slots.size(), 1);
+  EXPECT_TRUE(plan.depth_first_gradient_slots.empty());
+  // Sums of several are under way side by side.
+  ASSERT_OK_AND_ASSIGN(const RelayPlan more, run.Plan(0));
+  ExpectSound(more);
+  EXPECT_GT(more.gradient_slots.size(), 1);
+  EXPECT_EQ(more.depth_first_gradient_slots.size(), 3 * more.gradient_slots.size());
+  run.run.batch.micro_batches = 2;
+  ASSERT_OK_AND_ASSIGN(const RelayPlan two, run.Plan(run.Smallest()));
+  EXPECT_EQ(two.depth_first_gradient_slots.size(), 3 * two.gradient_slots.size());
+  EXPECT_GT(run.Smallest() - smallest, 2 * two.depth_first_gradient_slots.front().num_bytes);
+}
+
 TEST(PlannerTest, TheSmallestPlanIsTheSameForAnyDepth) {
   const int64_t smallest = TestRun(4).Smallest();
   const RelayPlan few = TestRun(4).Plan(smallest).value();

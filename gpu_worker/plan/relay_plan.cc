@@ -90,9 +90,11 @@ std::vector<PlanLine> Describe(const RelayPlan& plan) {
     const std::string blocks = plan.depth_first_blocks == 1 ? "the last block, which is depth first"
                                                             : absl::StrCat("the last ", plan.depth_first_blocks,
                                                                            " blocks, which are depth first");
+    const std::string gradients = plan.depth_first_gradient_slots.empty()
+                                      ? ", their gradients leaving one by one"
+                                      : absl::StrCat(", gradients of ", Slots(plan.depth_first_gradient_slots));
     add("depth-first blocks", TotalBytes(plan.depth_first_weight_slots) + TotalBytes(plan.depth_first_gradient_slots),
-        absl::StrCat("weights of ", Slots(plan.depth_first_weight_slots), ", gradients of ",
-                     Slots(plan.depth_first_gradient_slots), ": of ", blocks));
+        absl::StrCat("weights of ", Slots(plan.depth_first_weight_slots), gradients, ": of ", blocks));
   }
   add("push", TotalBytes(plan.push_slots), absl::StrCat(Slots(plan.push_slots), ": a layer's gradient on its way out"));
   add("boundaries", TotalBytes(plan.boundary_slots), absl::StrCat(Slots(plan.boundary_slots), BoundariesWhy(plan)));

@@ -28,7 +28,8 @@ struct RelayPlan {
   std::vector<ArenaSpan> gradient_slots;
   // So many of the last blocks are depth first (Turns). Each has slots of its own, the lowest one's first, which steps name
   // by their index behind those of all others: one for its weights, unless the plan is resident, and as many for its
-  // gradient as there are gradient_slots.
+  // gradient as there are gradient_slots. It has none where a micro-batch is a vnode, whose gradient leaves alone as soon as
+  // it is there: gradient_slots, of which there is one then, do for all.
   int depth_first_blocks = 0;
   std::vector<ArenaSpan> depth_first_weight_slots, depth_first_gradient_slots;
   std::vector<ArenaSpan> push_slots;  // what leaves the device, in the dtype of the push

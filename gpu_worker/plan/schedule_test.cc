@@ -60,7 +60,8 @@ struct Made {
     plan.inner_slots.resize(static_cast<size_t>(std::max(shape.inner_slots, depth_first)));
     plan.inner = Counts();
     plan.gradient_slots.resize(static_cast<size_t>(shape.gradient_slots));
-    plan.depth_first_gradient_slots.resize(static_cast<size_t>(depth_first * shape.gradient_slots));
+    const bool share = shape.micro_batches == 1 && shape.gradient_slots == 1;
+    plan.depth_first_gradient_slots.resize(static_cast<size_t>(share ? 0 : depth_first * shape.gradient_slots));
     plan.push_slots.resize(static_cast<size_t>(shape.push_slots));
     const int items = shape.vnodes * shape.micro_batches, boundaries = (num_layers - 1 - depth_first) * items;
     const auto least = static_cast<int>(RelayPlan::LeastBoundarySlots(depth_first));

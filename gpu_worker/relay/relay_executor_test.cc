@@ -737,8 +737,10 @@ TEST_F(RelayExecutorTest, NoChoiceOfThePlanChangesABit) {
 // Of each micro-batch in turn: the gradients of all these layers are under way, and leave, side by side.
 TEST_F(RelayExecutorTest, BlocksThatAreDepthFirstChangeNoBit) {
   const std::vector<std::vector<int>> two = {{0, 2}, {1, 3}};
-  for (const Dtype dtype : {Dtype::kF32, Dtype::kBf16, Dtype::kF16}) {
+  for (const auto& [dtype, micro_batches] :
+       {std::pair(Dtype::kF32, 2), {Dtype::kBf16, 2}, {Dtype::kF16, 2}, {Dtype::kF32, 1}, {Dtype::kBf16, 1}}) {
     RunConfig run = SmallRun(dtype);
+    run.batch.micro_batches = micro_batches;
     run.model.embedding_dropout = run.model.attention_dropout = run.model.residual_dropout = 0.1;
     for (const char* freeze : {"", "transformer.h.2.*", "transformer.h.0.*", "transformer.ln_f.*"}) {
       if (*freeze != 0 && dtype != Dtype::kF32) continue;
@@ -757,8 +759,9 @@ TEST_F(RelayExecutorTest, BlocksThatAreDepthFirstChangeNoBit) {
                                   .gradient_slots = gradient_slots,
                                   .push_slots = gradient_slots == 1 ? 2 : 1,
                                   .depth_first_blocks = blocks};
-          const std::string which = absl::StrCat(DtypeName(dtype), " frozen '", freeze, "', ", gradient_slots,
-                                                 " slots, ", kept, " kept, ", blocks, " blocks depth first");
+          const std::string which =
+              absl::StrCat(DtypeName(dtype), ", ", micro_batches, " micro-batches, frozen '", freeze, "', ",
+                           gradient_slots, " slots, ", kept, " kept, ", blocks, " blocks depth first");
           ExpectSameBits(want, RunStep(way), which);
           way.workers = two;
           ExpectSameBits(want, RunStep(way), which + ", two workers");
