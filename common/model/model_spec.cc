@@ -122,6 +122,20 @@ int64_t ModelSpec::max_layer_elems() const {
   return most;
 }
 
+int64_t ModelSpec::max_block_elems() const {
+  int64_t most = 0;
+  for (const LayerSpec& layer : layers) most = std::max(most, layer.kind == LayerKind::kBlock ? layer.num_elems : 0);
+  return most;
+}
+
+int64_t ModelSpec::max_trainable_block_elems() const {
+  int64_t most = 0;
+  for (const LayerSpec& layer : layers) {
+    most = std::max(most, layer.kind == LayerKind::kBlock ? layer.trainable_elems : 0);
+  }
+  return most;
+}
+
 absl::StatusOr<ModelSpec> BuildModel(const ModelConfig& config) {
   const Family& family = FamilyOf(config.family);
   EPS_RETURN_IF_ERROR(family.check(config));

@@ -133,6 +133,9 @@ struct ModelSpec {
   // Below it no layer trains, and a backward pass ends with it.
   LayerId lowest_trainable_layer() const;
   int64_t max_layer_elems() const;
+  // Of blocks, and what of them is trained.
+  int64_t max_block_elems() const;
+  int64_t max_trainable_block_elems() const;
   const BlobSpec& blob(BlobId id) const { return blobs[id.value()]; }
   const LayerSpec& layer(LayerId id) const { return layers[id.value()]; }
 };

@@ -236,6 +236,8 @@ TEST(ModelSpecTest, ParametersOfGpt2SmallAreCounted) {
   EXPECT_EQ(model.num_parameters(), 124439808);  // what Hugging Face counts for "gpt2"
   EXPECT_EQ(model.num_elems(), 124439808 + 0);   // 768 and 50257 * 768 are multiples of 64
   EXPECT_EQ(model.max_layer_elems(), 50257 * 768 + 1024 * 768);
+  EXPECT_EQ(model.max_block_elems(), 12 * 768 * 768 + 13 * 768);
+  EXPECT_EQ(model.max_trainable_block_elems(), model.max_block_elems());
 }
 
 TEST(ModelSpecTest, PaddingIsCountedInElementsAndNotInParameters) {

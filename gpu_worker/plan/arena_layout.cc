@@ -42,6 +42,12 @@ class ArenaBuilder {
     for (int64_t i = 0; i < count; ++i) spans.push_back(Take(num_bytes));
     return spans;
   }
+  // The first one of another size than the others.
+  std::vector<ArenaSpan> TakeFirst(int64_t count, int64_t first_bytes, int64_t other_bytes) {
+    std::vector<ArenaSpan> spans = {Take(first_bytes)};
+    while (static_cast<int64_t>(spans.size()) < count) spans.push_back(Take(other_bytes));
+    return spans;
+  }
   int64_t end_bytes() const { return end_bytes_; }
 
  private:
@@ -179,16 +185,18 @@ RelayPlan LayArena(const PlanRequest& request, const PlanNeeds& needs, const Pla
   if (plan.resident) {
     for (const int64_t bytes : needs.wire_bytes) plan.weight_slots.push_back(arena.Take(bytes));
   } else {
-    plan.weight_slots =
-        arena.Take(std::clamp<int64_t>(choice.weight_slots, 1, needs.num_layers), needs.largest.wire_bytes);
+    const int64_t slots = choice.weight_slots + choice.depth_first_blocks;
+    plan.weight_slots = arena.TakeFirst(std::clamp<int64_t>(slots, 1, needs.num_layers), needs.largest.wire_bytes,
+                                        needs.block_wire_bytes);
   }
   plan.expanded_weights = arena.Take(needs.largest.expanded_bytes);
   plan.gradient_slots = arena.Take(choice.gradient_slots, needs.largest.gradient_bytes);
   plan.depth_first_blocks = choice.depth_first_blocks;
-  if (!plan.resident) plan.depth_first_weight_slots = arena.Take(choice.depth_first_blocks, needs.block_wire_bytes);
   plan.depth_first_gradient_slots = arena.Take(
       needs.depth_first_gradient_slots(choice.depth_first_blocks, choice.gradient_slots), needs.block_gradient_bytes);
-  plan.push_slots = arena.Take(choice.push_slots, needs.push_elems * SizeOf(PushDtype(needs, choice.gradient_slots)));
+  const int64_t push_elem_bytes = SizeOf(PushDtype(needs, choice.gradient_slots));
+  plan.push_slots =
+      arena.TakeFirst(choice.push_slots, needs.push_elems * push_elem_bytes, needs.block_push_elems * push_elem_bytes);
   plan.boundary_slots = arena.Take(choice.boundary_slots, needs.boundary_bytes);
   plan.token_slots = arena.Take(RelayPlan::kTokenSlots, needs.token_bytes);
   plan.inner = {.total = InnerTotal(needs, choice), .kept = choice.kept_inner, .swapped = choice.swapped_inner};

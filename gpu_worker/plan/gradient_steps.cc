@@ -79,7 +79,11 @@ void GradientSteps::EndVnode(const Turn& turn) {
   }
 }
 
-int GradientSteps::TakePushSlot() { return std::exchange(next_push_, (next_push_ + 1) % num_push_slots()); }
+int GradientSteps::TakePushSlot(LayerId layer) {
+  const int slot = model_.layer(layer).trainable_elems > model_.max_trainable_block_elems() ? 0 : next_push_;
+  next_push_ = (slot + 1) % num_push_slots();
+  return slot;
+}
 
 RelayStep GradientSteps::StepOfNode(Kind kind, const Turn& turn, TreeNode node) {
   RelayStep step = StepOfVnode(kind, turn);
@@ -115,14 +119,14 @@ void GradientSteps::AddTopTwo(const Turn& turn, TreeNode node) {
 
 void GradientSteps::PushNode(const Turn& turn, TreeNode node) {
   RelayStep emit = StepOfNode(Kind::kEmitGradient, turn, node);
-  emit.push = TakePushSlot();
+  emit.push = TakePushSlot(turn.layer);
   steps_.Add(emit, {ResourceOf(ResourceKind::kGradient, emit.gradient)}, {ResourceOf(ResourceKind::kPush, emit.push)});
   AddPush(turn, emit);
 }
 
 void GradientSteps::PushLeaf(const Turn& turn, TreeNode leaf) {
   RelayStep emit = StepOfNode(Kind::kEmitLeaf, turn, leaf);
-  emit.push = TakePushSlot();
+  emit.push = TakePushSlot(turn.layer);
   steps_.Add(emit, {ResourceOf(ResourceKind::kGradient, emit.gradient)},
              {ResourceOf(ResourceKind::kPush, emit.push), ResourceOf(ResourceKind::kFlags, emit.flags)});
   AddPush(turn, emit);
@@ -154,7 +158,7 @@ void GradientSteps::GiveNode(const Turn& turn, TreeNode node) {
   const size_t num_nodes = GatheringOf(turn).num_nodes;
   const int round = static_cast<int>(num_nodes) - 1;
   RelayStep emit = StepOfNode(Kind::kEmitGradient, turn, node);
-  emit.push = TakePushSlot();
+  emit.push = TakePushSlot(turn.layer);
   emit.round = round;
   steps_.Add(emit, {ResourceOf(ResourceKind::kGradient, emit.gradient)},
              {ResourceOf(ResourceKind::kPush, emit.push), ResourceOf(ResourceKind::kGroupOwn, 0)});

@@ -52,7 +52,7 @@ class GradientSteps {
   Gathering& GatheringOf(const Turn& turn) { return gatherings_[IndexOf(turn)]; }
 
   int num_push_slots() const { return static_cast<int>(plan_.push_slots.size()); }
-  int TakePushSlot();
+  int TakePushSlot(LayerId layer);
   RelayStep StepOfNode(RelayStep::Kind kind, const Turn& turn, TreeNode node);
   bool TopTwoAreSiblings(const std::vector<TreeNode>& sums) const;
   void AddTopTwo(const Turn& turn, TreeNode node);

@@ -115,7 +115,7 @@ class Planner {
   // A plan is better if its step is shorter by more than this part: less is the simulation's grain.
   static constexpr double kLeastGain = 5e-4;
 
-  static constexpr int kMostWeightSlots = 8;
+  static constexpr int kMostWeightSlots = 8, kMostPushSlots = 8;
 
   // Where nobody says what the host has for activations: how much more than with all blocks breadth first boundaries and
   // gradients may take of it, if it is not half as much again.
@@ -137,6 +137,7 @@ class Planner {
       if (boundaries_are_free() && needs_.relay.inner == InnerPolicy::kAuto) TryOtherBoundaries();
       if (needs_.weight_slots_are_free()) TryWeightSlots();
       for (const PlanChoice& choice : others) TryGradientSlots(choice);
+      if (best_.choice.depth_first_blocks > 0) TryPushSlots();
       if (needs_.most_depth_first_blocks() > needs_.least_depth_first_blocks()) TryOtherDepthFirst(depth_first_stride);
     }
   }
@@ -282,6 +283,17 @@ class Planner {
       PlanChoice choice = best_.choice;
       choice.weight_slots = slots;
       if (!TryChanged(choice) || best_.choice.weight_slots < slots) return;
+    }
+  }
+
+  // Gradients of blocks that are depth first come one behind the other, faster than they leave.
+  void TryPushSlots() {
+    int from = 0;
+    while (from != best_.choice.push_slots && from < kMostPushSlots) {
+      from = best_.choice.push_slots;
+      PlanChoice choice = best_.choice;
+      ++choice.push_slots;
+      TryChanged(choice);
     }
   }
 

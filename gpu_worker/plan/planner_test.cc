@@ -38,9 +38,8 @@ struct TestRun {
 
 std::vector<ArenaSpan> AllSpans(const RelayPlan& plan) {
   std::vector<ArenaSpan> spans = {plan.expanded_weights, plan.scratch, plan.records};
-  for (const auto* slots :
-       {&plan.weight_slots, &plan.gradient_slots, &plan.depth_first_weight_slots, &plan.depth_first_gradient_slots,
-        &plan.push_slots, &plan.boundary_slots, &plan.token_slots, &plan.inner_slots}) {
+  for (const auto* slots : {&plan.weight_slots, &plan.gradient_slots, &plan.depth_first_gradient_slots,
+                            &plan.push_slots, &plan.boundary_slots, &plan.token_slots, &plan.inner_slots}) {
     spans.insert(spans.end(), slots->begin(), slots->end());
   }
   return spans;
@@ -119,6 +118,26 @@ TEST(PlannerTest, WhereAMicroBatchIsAVnodeDepthFirstBlocksNeedNoGradientsOfTheir
   ASSERT_OK_AND_ASSIGN(const RelayPlan two, run.Plan(run.Smallest()));
   EXPECT_EQ(two.depth_first_gradient_slots.size(), 3 * two.gradient_slots.size());
   EXPECT_GT(run.Smallest() - smallest, 2 * two.depth_first_gradient_slots.front().num_bytes);
+}
+
+TEST(PlannerTest, AllSlotsButTheFirstHaveRoomForABlockAlone) {
+  TestRun run;
+  run.run.model.vocab = 4000;
+  run.run.precision = {.wire = Dtype::kBf16, .gradients = Dtype::kBf16};
+  run.run.relay.weight_slots = 3;
+  run.run.relay.depth_first_blocks = 1;
+  ASSERT_OK_AND_ASSIGN(const RelayPlan plan, run.Plan(0));
+  ExpectSound(plan);
+  EXPECT_EQ(plan.num_weight_slots(), 3);
+  const std::vector<int64_t> weights = {run.model.max_layer_elems() * 2, run.model.max_block_elems() * 2};
+  ASSERT_EQ(plan.weight_slots.size(), 4);
+  for (size_t i = 0; i < 4; ++i) {
+    EXPECT_EQ(plan.weight_slots[i].num_bytes, RoundUp(weights[std::min<size_t>(i, 1)], kArenaAlignBytes));
+  }
+  ASSERT_GT(plan.push_slots.size(), 1);  // of sums, in fp32
+  EXPECT_EQ(plan.push_slots[0].num_bytes, RoundUp(weights[0] * 2, kArenaAlignBytes));
+  EXPECT_EQ(plan.push_slots[1].num_bytes, RoundUp(weights[1] * 2, kArenaAlignBytes));
+  EXPECT_THAT(Print(plan), ::testing::HasSubstr("1 slot * "));
 }
 
 TEST(PlannerTest, TheSmallestPlanIsTheSameForAnyDepth) {
@@ -240,7 +259,7 @@ TEST(PlannerTest, TheLastBlocksAreDepthFirstWhereThatMakesTheStepShorter) {
   ASSERT_GT(blocks, 0);
   EXPECT_EQ(plan.inner.total, (4 - blocks) * 4 * 2);
   EXPECT_LE(plan.inner.kept + blocks, static_cast<int64_t>(plan.inner_slots.size()));
-  EXPECT_EQ(plan.depth_first_weight_slots.size(), static_cast<size_t>(blocks));
+  EXPECT_EQ(plan.weight_slots.size(), plan.num_weight_slots() + static_cast<size_t>(blocks));
   EXPECT_EQ(plan.depth_first_gradient_slots.size(), static_cast<size_t>(blocks) * plan.gradient_slots.size());
 
   // Half of what a block costs on its way back is the price of not keeping what is inside.
@@ -272,7 +291,8 @@ TEST(PlannerTest, ARunMaySayHowManyBlocksAreDepthFirst) {
           ASSERT_OK_AND_ASSIGN(const RelayPlan plan, run.Plan(cap));
           ExpectSound(plan);
           EXPECT_EQ(plan.depth_first_blocks, blocks);
-          EXPECT_EQ(plan.depth_first_weight_slots.size(), static_cast<size_t>(resident ? 0 : blocks));
+          EXPECT_EQ(plan.weight_slots.size(),
+                    resident ? run.model.layers.size() : plan.num_weight_slots() + static_cast<size_t>(blocks));
           EXPECT_EQ(plan.inner.total, (4 - blocks) * 4 * 2);
           EXPECT_TRUE(plan.inner.keeps_all() || inner != InnerPolicy::kKeep);
         }

@@ -11,15 +11,33 @@ namespace {
 constexpr int64_t kRecordStrideBytes = 64;
 constexpr int64_t kFlagBytes = sizeof(int32_t);
 
+std::string Slots(size_t count, int64_t num_bytes) {
+  return absl::StrCat(count, count == 1 ? " slot * " : " slots * ", FormatByteSize(num_bytes));
+}
+
+// The first one may be of another size than the others.
 std::string Slots(const std::vector<ArenaSpan>& slots) {
-  return absl::StrCat(slots.size(), slots.size() == 1 ? " slot * " : " slots * ",
-                      FormatByteSize(slots.empty() ? 0 : slots[0].num_bytes));
+  if (slots.empty()) return Slots(0, 0);
+  const int64_t first = slots.front().num_bytes, other = slots.back().num_bytes;
+  if (first == other) return Slots(slots.size(), first);
+  return absl::StrCat(Slots(1, first), ", ", Slots(slots.size() - 1, other));
 }
 
 int64_t TotalBytes(const std::vector<ArenaSpan>& slots) {
   int64_t sum = 0;
   for (const ArenaSpan& slot : slots) sum += slot.num_bytes;
   return sum;
+}
+
+std::string DepthFirstBlocks(const RelayPlan& plan) {
+  if (plan.depth_first_blocks == 1) return "the last block, which is depth first";
+  return absl::StrCat("the last ", plan.depth_first_blocks, " blocks, which are depth first");
+}
+
+std::string WeightsWhy(const RelayPlan& plan) {
+  const bool differ = plan.weight_slots.front().num_bytes > plan.weight_slots.back().num_bytes;
+  const std::string all = differ ? "the largest layer, and blocks, wire form" : "the largest layer, wire form";
+  return plan.depth_first_blocks == 0 ? all : absl::StrCat(all, "; one for each of ", DepthFirstBlocks(plan));
 }
 
 std::string BoundariesWhy(const RelayPlan& plan) {
@@ -77,7 +95,7 @@ std::vector<PlanLine> Describe(const RelayPlan& plan) {
   };
   add("weights", TotalBytes(plan.weight_slots),
       plan.resident ? absl::StrCat(plan.weight_slots.size(), " layers, each in a slot of its own, wire form")
-                    : absl::StrCat(Slots(plan.weight_slots), ": the largest layer, wire form"));
+                    : absl::StrCat(Slots(plan.weight_slots), ": ", WeightsWhy(plan)));
   if (plan.expanded_weights.num_bytes > 0) {
     add("expanded weights", plan.expanded_weights.num_bytes, "one block in the compute dtype");
   }
@@ -86,15 +104,9 @@ std::vector<PlanLine> Describe(const RelayPlan& plan) {
                    plan.max_subtree_leaves() == 1
                        ? std::string(": one vnode's, fp32")
                        : absl::StrCat(": sums of up to ", plan.max_subtree_leaves(), " vnodes, fp32")));
-  if (plan.depth_first_blocks > 0) {
-    const std::string blocks = plan.depth_first_blocks == 1 ? "the last block, which is depth first"
-                                                            : absl::StrCat("the last ", plan.depth_first_blocks,
-                                                                           " blocks, which are depth first");
-    const std::string gradients = plan.depth_first_gradient_slots.empty()
-                                      ? ", their gradients leaving one by one"
-                                      : absl::StrCat(", gradients of ", Slots(plan.depth_first_gradient_slots));
-    add("depth-first blocks", TotalBytes(plan.depth_first_weight_slots) + TotalBytes(plan.depth_first_gradient_slots),
-        absl::StrCat("weights of ", Slots(plan.depth_first_weight_slots), gradients, ": of ", blocks));
+  if (!plan.depth_first_gradient_slots.empty()) {
+    add("depth-first gradients", TotalBytes(plan.depth_first_gradient_slots),
+        absl::StrCat(Slots(plan.depth_first_gradient_slots), ": of ", DepthFirstBlocks(plan)));
   }
   add("push", TotalBytes(plan.push_slots), absl::StrCat(Slots(plan.push_slots), ": a layer's gradient on its way out"));
   add("boundaries", TotalBytes(plan.boundary_slots), absl::StrCat(Slots(plan.boundary_slots), BoundariesWhy(plan)));

@@ -20,19 +20,23 @@ struct RelayPlan {
   int64_t cap_bytes = 0;    // what the user allows
   int64_t arena_bytes = 0;  // what the plan uses: <= cap_bytes, and the run's high-water mark
 
-  bool resident = false;                // every layer's weights and every boundary stay on the device
-  std::vector<ArenaSpan> weight_slots;  // wire form of a layer; resident: one per layer
-  ArenaSpan expanded_weights;           // a layer in the compute dtype; empty if that is the wire dtype
+  bool resident = false;  // every layer's weights and every boundary stay on the device
+  // Wire form of a layer: the first one has room for any, the others for a block at least. Resident: one per layer, of its
+  // size.
+  std::vector<ArenaSpan> weight_slots;
+  ArenaSpan expanded_weights;  // a layer in the compute dtype; empty if that is the wire dtype
   // fp32 gradient accumulators of a layer (GradientElems): one, and one more for each level of the reduction tree that is
   // summed on the device. d of them sum subtrees of up to 2^(d-1) leaves.
   std::vector<ArenaSpan> gradient_slots;
-  // So many of the last blocks are depth first (Turns). Each has slots of its own, the lowest one's first, which steps name
-  // by their index behind those of all others: one for its weights, unless the plan is resident, and as many for its
-  // gradient as there are gradient_slots. It has none where a micro-batch is a vnode, whose gradient leaves alone as soon as
-  // it is there: gradient_slots, of which there is one then, do for all.
+  // So many of the last blocks are depth first (Turns), and weight_slots has one more for each, unless the plan is resident.
+  // Each has slots for its gradient of its own, as many as there are gradient_slots, the lowest one's first; steps name them
+  // by their index behind those of all others. It has none where a micro-batch is a vnode, whose gradient leaves alone as
+  // soon as it is there: gradient_slots, of which there is one then, do for all.
   int depth_first_blocks = 0;
-  std::vector<ArenaSpan> depth_first_weight_slots, depth_first_gradient_slots;
-  std::vector<ArenaSpan> push_slots;  // what leaves the device, in the dtype of the push
+  std::vector<ArenaSpan> depth_first_gradient_slots;
+  // What leaves the device, in the dtype of the push: the first one has room for any layer's gradient, the others for a
+  // block's.
+  std::vector<ArenaSpan> push_slots;
   // Layer inputs and outputs and their gradients, one micro-batch each. What has no slot is on the host.
   std::vector<ArenaSpan> boundary_slots;
   std::vector<ArenaSpan> token_slots;  // token ids and labels of one micro-batch
@@ -54,6 +58,11 @@ struct RelayPlan {
   ArenaSpan records;        // loss records and finite flags: RecordOffset, FlagsOffset, GroupFlagsOffset
   int max_pass_vnodes = 1;  // a worker that holds more runs further passes
   int num_vnodes = 1;       // of the run
+
+  // How far ahead layers are pulled.
+  size_t num_weight_slots() const {
+    return weight_slots.size() - (resident ? 0 : static_cast<size_t>(depth_first_blocks));
+  }
 
   int64_t max_subtree_leaves() const { return int64_t{1} << (gradient_slots.size() - 1); }
   // Within `records`, in bytes: loss record `index` of kLossRecords (one is copied out while the next is filled) ...

@@ -14,6 +14,7 @@
 #include "gpu_worker/plan/slot_pool.h"
 #include "gpu_worker/plan/stash.h"
 #include "gpu_worker/plan/step_list.h"
+#include "gpu_worker/plan/weight_slots.h"
 
 namespace eps::worker {
 namespace {
@@ -31,16 +32,14 @@ class ScheduleBuilder {
         inner_places_(pass.inner.empty() ? plan.PlacesOf(turns_.num_stashed_blocks(), turns_.num_items()) : pass.inner),
         is_final_(boundaries != nullptr),
         steps_(is_final_),
-        weights_pool_(static_cast<int>(plan.weight_slots.size())),
+        visits_(VisitsOf(turns_)),
+        weight_slots_(model, plan, visits_),
         turn_slots_(turns_.size()),
         boundaries_(static_cast<int>(plan.boundary_slots.size()), turns_.size(), boundaries),
         inners_(static_cast<int>(plan.inner_slots.size()), turns_.size(), inners),
         gradients_(model, plan, pass, turns_, steps_) {
     EPS_CHECK(pass.forward_only ||
               static_cast<int>(inner_places_.size()) == turns_.num_stashed_blocks() * turns_.num_items());
-    for (size_t t = 0; t < turns_.size(); ++t) {
-      if (turns_[t].starts_visit && NeedsWeights(turns_[t])) visits_.push_back(static_cast<int>(t));
-    }
   }
 
   std::vector<RelayStep> Build() {
@@ -58,6 +57,7 @@ class ScheduleBuilder {
       Compute(t);
       Store(t);  // before the vnode's gradient goes out: the next layer waits for it
       Release(t);
+      if (EndsVisit(turns_[t])) EndVisit(turns_[t]);
       if (EndsVnode(turns_[t])) EndVnode(turns_[t]);
     }
     gradients_.EndPass();
@@ -90,66 +90,37 @@ class ScheduleBuilder {
 
   // ---- weights ----
   static bool NeedsWeights(const Turn& turn) { return turn.kind != LayerKind::kEmbedding || !turn.backward; }
-  // Of a block that is depth first the weights have a slot of their own, where not every layer's have.
-  bool HasOwnSlot(const Turn& turn) const { return turn.depth_first && !plan_.resident; }
-  int WeightsSlot(const Turn& turn) const {
-    if (!HasOwnSlot(turn)) return weights_pool_.Find(turn.layer.value());
-    return static_cast<int>(plan_.weight_slots.size()) + turn.layer.value() - turns_.first_depth_first();
+  static std::vector<Turn> VisitsOf(const Turns& turns) {
+    std::vector<Turn> visits;
+    for (size_t t = 0; t < turns.size(); ++t) {
+      if (turns[t].starts_visit && NeedsWeights(turns[t])) visits.push_back(turns[t]);
+    }
+    return visits;
   }
   void StartVisit(size_t t) {
-    const Turn& turn = turns_[t];
-    gradients_.StartVisit(turn);
-    if (!NeedsWeights(turn)) return;
-    EndVisits(turn);
-    // As far ahead as there are slots; what has one of its own is pulled on the way.
-    size_t ahead = plan_.weight_slots.size();
-    for (size_t v = visit_; v < visits_.size() && ahead > 0; ++v) {
-      Pull(v);
-      if (!HasOwnSlot(VisitTurn(v))) --ahead;
-    }
-    if (!HasOwnSlot(turn)) {
-      weights_pool_.Pin(WeightsSlot(turn));
-      open_visits_.push_back(visit_);
-    }
-    ++visit_;
+    gradients_.StartVisit(turns_[t]);
+    if (!NeedsWeights(turns_[t])) return;
+    PullAhead();
+    weight_slots_.Start();
   }
-  // The weights of a visit, if they are in no slot yet and there is one that is not needed before.
-  void Pull(size_t visit) {
-    const Turn& turn = VisitTurn(visit);
-    int slot = WeightsSlot(turn);
-    if (HasOwnSlot(turn)) {
-      if (visit < first_not_pulled_) return;
-      first_not_pulled_ = visit + 1;
-    } else {
-      if (slot != SlotPool::kNone) return;
-      slot = weights_pool_.TryTake(turn.layer.value(), static_cast<int64_t>(visit));
-      if (slot == SlotPool::kNone) return;
-    }
-    RelayStep step = StepOfVisit(Kind::kPull, turn);
-    step.weights = slot;
-    steps_.Add(step, {}, {ResourceOf(ResourceKind::kWeights, slot)});
+  // A block that is depth first is needed until its last backward.
+  bool EndsVisit(const Turn& turn) const {
+    return NeedsWeights(turn) && turn.item == turns_.num_items() - 1 && (turn.backward || !turn.depth_first);
   }
-  const Turn& VisitTurn(size_t visit) const { return turns_[static_cast<size_t>(visits_[visit])]; }
-  // Those before this turn's are over; of blocks that are depth first, when the head's is.
-  void EndVisits(const Turn& next) {
-    const bool is_depth_first = next.depth_first || next.kind == LayerKind::kHead;
-    std::erase_if(open_visits_, [&](size_t visit) {
-      if (is_depth_first && VisitTurn(visit).depth_first) return false;
-      EndVisit(VisitTurn(visit).layer);
-      return true;
-    });
+  void EndVisit(const Turn& turn) {
+    weight_slots_.End(turn.layer.value());
+    PullAhead();
   }
-  void EndVisit(LayerId layer) {
-    const int slot = weights_pool_.Find(layer.value());
-    weights_pool_.Unpin(slot);
-    for (size_t v = visit_; v < visits_.size(); ++v) {
-      if (VisitTurn(v).layer == layer) return weights_pool_.SetNextUse(slot, static_cast<int64_t>(v));
+  void PullAhead() {
+    for (const WeightSlots::Pull& pull : weight_slots_.PullAhead()) {
+      RelayStep step = StepOfVisit(Kind::kPull, visits_[pull.visit]);
+      step.weights = pull.slot;
+      steps_.Add(step, {}, {ResourceOf(ResourceKind::kWeights, pull.slot)});
     }
-    weights_pool_.Free(slot);
   }
   // In the dtype that the turn computes in. Blocks that are depth first are expanded anew for each item.
   void UseWeights(const Turn& turn) {
-    weights_ = WeightsSlot(turn);
+    weights_ = weight_slots_.SlotOf(turn.layer.value());
     if (!pass_.expands || turn.kind != LayerKind::kBlock || expanded_layer_ == turn.layer.value()) return;
     RelayStep step = StepOfVisit(Kind::kExpand, turn);
     step.weights = weights_;
@@ -454,15 +425,12 @@ class ScheduleBuilder {
   const PassShape& pass_;
   const Turns turns_;
   const std::vector<InnerPlace> inner_places_;
-  std::vector<int> visits_;  // turns that start one which needs weights
 
   const bool is_final_;  // what comes back is known
   StepList steps_;
-  SlotPool weights_pool_;            // by layer; moments are visits
-  size_t visit_ = 0;                 // the next one
-  std::vector<size_t> open_visits_;  // before it, whose weights are in use, in slots that others take in turn
-  size_t first_not_pulled_ = 0;      // visits before it, whose weights have slots of their own, are pulled
-  int weights_ = -1;                 // the slot of the present turn's
+  const std::vector<Turn> visits_;  // that need weights: their first turns
+  WeightSlots weight_slots_;
+  int weights_ = -1;  // the slot of the present turn's
   int expanded_layer_ = -1;
   int num_loaded_ = 0;  // turns whose tokens are in the list
   std::vector<TurnSlots> turn_slots_;

@@ -37,7 +37,7 @@ absl::StatusOr<ArenaMap> MapArena(const RelayPlan& plan, Device& device) {
                                                      device.arena_bytes()));
   }
   ArenaMap map;
-  EPS_ASSIGN_OR_RETURN(map.weights, Map(plan.weight_slots, plan.depth_first_weight_slots, device));
+  EPS_ASSIGN_OR_RETURN(map.weights, Map(plan.weight_slots, device));
   EPS_ASSIGN_OR_RETURN(map.expanded, Map(plan.expanded_weights, device));
   EPS_ASSIGN_OR_RETURN(map.gradients, Map(plan.gradient_slots, plan.depth_first_gradient_slots, device));
   EPS_ASSIGN_OR_RETURN(map.pushes, Map(plan.push_slots, device));

@@ -773,6 +773,31 @@ TEST_F(RelayExecutorTest, BlocksThatAreDepthFirstChangeNoBit) {
   }
 }
 
+// Only the first slots have room for embedding and head: of weights that are copied, and of gradients.
+TEST_F(RelayExecutorTest, TablesThatAreLargerThanBlocksChangeNoBit) {
+  RunConfig run = SmallRun(Dtype::kBf16);
+  run.model.num_layers = 5;
+  run.model.vocab = 700;
+  Use(run);
+  const StepOutcome want = RunStep({});
+  for (const bool own_memory : {false, true}) {
+    for (const int weight_slots : {1, 2, 3, 4}) {
+      for (const int blocks : {0, 2, 5}) {
+        Way way{.inner = InnerPolicy::kAuto, .own_memory = own_memory};
+        way.choice = PlanChoice{.inner_slots = blocks + 1,
+                                .weight_slots = weight_slots,
+                                .gradient_slots = 1 + weight_slots % 2 * 2,
+                                .push_slots = 1 + weight_slots % 3,
+                                .depth_first_blocks = blocks};
+        const std::string which = absl::StrCat(weight_slots, " slots, ", blocks, " blocks depth first");
+        ExpectSameBits(want, RunStep(way), which);
+        way.workers = {{0, 2}, {1, 3}};
+        ExpectSameBits(want, RunStep(way), which + ", two workers");
+      }
+    }
+  }
+}
+
 // Keeps what comes out of each layer.
 class Outputs : public ForwardWitness {
  public:

@@ -1,0 +1,117 @@
+#include "gpu_worker/plan/weight_slots.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <map>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "common/base/ids.h"
+#include "common/model/model_spec.h"
+#include "gpu_worker/plan/relay_plan.h"
+#include "gpu_worker/plan/slot_pool.h"
+#include "gpu_worker/plan/turns.h"
+#include "gtest/gtest.h"
+
+namespace eps::worker {
+namespace {
+
+// A pass of two micro-batches over blocks whose tables are larger, and what lies in each slot.
+class Walk {
+ public:
+  Walk(int blocks, int slots, int depth_first)
+      : model_(BuildModel({.num_layers = blocks, .d_model = 4, .num_heads = 1, .context = 2, .vocab = 400}).value()),
+        turns_(model_, /*num_vnodes=*/1, kItems, /*forward_only=*/false, depth_first) {
+    plan_.depth_first_blocks = depth_first;
+    plan_.weight_slots.resize(static_cast<size_t>(slots + depth_first), {.num_bytes = 1});
+    plan_.weight_slots.front().num_bytes = 2;
+    for (size_t t = 0; t < turns_.size(); ++t) {
+      if (Needs(turns_[t]) && turns_[t].starts_visit) visits_.push_back(turns_[t]);
+    }
+  }
+
+  // Pulls, as "LAYER into SLOT", after which turns began.
+  std::vector<std::string> Run() {
+    WeightSlots slots(model_, plan_, visits_);
+    for (size_t t = 0; t < turns_.size(); ++t) {
+      const Turn& turn = turns_[t];
+      if (!Needs(turn)) continue;
+      if (turn.starts_visit) {
+        Pull(slots);
+        slots.Start();
+        in_use_.insert(turn.layer.value());
+      }
+      EXPECT_EQ(in_slot_[slots.SlotOf(turn.layer.value())], turn.layer.value());
+      if (turn.item < kItems - 1 || (turn.depth_first && !turn.backward)) continue;
+      in_use_.erase(turn.layer.value());
+      slots.End(turn.layer.value());
+      Pull(slots);
+    }
+    return pulls_;
+  }
+
+ private:
+  static constexpr int kItems = 2;
+  static bool Needs(const Turn& turn) { return turn.kind != LayerKind::kEmbedding || !turn.backward; }
+
+  void Pull(WeightSlots& slots) {
+    for (const WeightSlots::Pull& pull : slots.PullAhead()) {
+      const Turn& visit = visits_[pull.visit];
+      EXPECT_LT(pull.slot, static_cast<int>(plan_.weight_slots.size()));
+      if (in_slot_.contains(pull.slot)) {
+        EXPECT_FALSE(in_use_.contains(in_slot_[pull.slot]));
+      }
+      if (visit.kind != LayerKind::kBlock) {
+        EXPECT_EQ(pull.slot, 0);
+      }
+      EXPECT_FALSE(visit.depth_first && pull.slot == 0);
+      in_slot_[pull.slot] = visit.layer.value();
+      pulls_.push_back(std::to_string(visit.layer.value()) + " into " + std::to_string(pull.slot));
+    }
+  }
+
+  const ModelSpec model_;
+  const Turns turns_;
+  RelayPlan plan_;
+  std::vector<Turn> visits_;
+  std::map<int, int> in_slot_;  // layers
+  std::set<int> in_use_;
+  std::vector<std::string> pulls_;
+};
+
+using Pulls = std::vector<std::string>;
+
+TEST(WeightSlotsTest, BlocksTakeTurnsInTheFirstSlotWhileNoTableNeedsIt) {
+  // The last block leaves it to the head, and stays where it is.
+  EXPECT_EQ(Walk(4, 2, 0).Run(), (Pulls{"0 into 0", "1 into 1", "2 into 0", "3 into 1", "4 into 1", "5 into 0",
+                                        "3 into 0", "2 into 1", "1 into 0"}));
+  EXPECT_EQ(Walk(3, 2, 0).Run(),
+            (Pulls{"0 into 0", "1 into 1", "2 into 0", "3 into 1", "4 into 0", "2 into 0", "1 into 1"}));
+}
+
+TEST(WeightSlotsTest, WithOneSlotEverythingGoesThere) {
+  EXPECT_EQ(Walk(2, 1, 0).Run(), (Pulls{"0 into 0", "1 into 0", "2 into 0", "3 into 0", "2 into 0", "1 into 0"}));
+}
+
+TEST(WeightSlotsTest, DepthFirstBlocksStayAndLeaveTheirSlotsOneByOne) {
+  // 3 and 4 are depth first. 4 is over before 3 is, and 2 is there still.
+  EXPECT_EQ(Walk(4, 2, 2).Run(),
+            (Pulls{"0 into 0", "1 into 1", "2 into 2", "3 into 3", "4 into 1", "5 into 0", "1 into 0"}));
+}
+
+TEST(WeightSlotsTest, NothingInUseIsOverwrittenAndNoLayerIsPulledMoreOftenThanNeeded) {
+  for (int blocks = 1; blocks <= 7; ++blocks) {
+    for (int slots = 1; slots <= 4; ++slots) {
+      for (int depth_first = 0; depth_first <= blocks; ++depth_first) {
+        const Pulls pulls = Walk(blocks, slots, depth_first).Run();
+        const int back = blocks - depth_first;
+        EXPECT_EQ(pulls.size(), static_cast<size_t>(blocks + 2 + std::max(0, back - (slots - 1))))
+            << blocks << " blocks, " << slots << " slots, " << depth_first << " depth first";
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace eps::worker
