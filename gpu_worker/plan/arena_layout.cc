@@ -195,8 +195,11 @@ RelayPlan LayArena(const PlanRequest& request, const PlanNeeds& needs, const Pla
   plan.depth_first_gradient_slots = arena.Take(
       needs.depth_first_gradient_slots(choice.depth_first_blocks, choice.gradient_slots), needs.block_gradient_bytes);
   const int64_t push_elem_bytes = SizeOf(PushDtype(needs, choice.gradient_slots));
-  plan.push_slots =
-      arena.TakeFirst(choice.push_slots, needs.push_elems * push_elem_bytes, needs.block_push_elems * push_elem_bytes);
+  plan.leaves_from_weights = !plan.resident && push_elem_bytes <= SizeOf(request.run->precision.wire);
+  const int64_t block_push_bytes = needs.block_push_elems * push_elem_bytes;
+  const bool blocks_alone = plan.leaves_from_weights && needs.num_vnodes == 1;
+  plan.push_slots = arena.TakeFirst(
+      choice.push_slots, blocks_alone ? block_push_bytes : needs.push_elems * push_elem_bytes, block_push_bytes);
   plan.boundary_slots = arena.Take(choice.boundary_slots, needs.boundary_bytes);
   plan.token_slots = arena.Take(RelayPlan::kTokenSlots, needs.token_bytes);
   plan.inner = {.total = InnerTotal(needs, choice), .kept = choice.kept_inner, .swapped = choice.swapped_inner};

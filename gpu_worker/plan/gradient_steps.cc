@@ -53,13 +53,13 @@ void GradientSteps::StartVnode(const Turn& turn) {
   steps_.Add(zero, {}, {ResourceOf(ResourceKind::kGradient, zero.gradient)});
 }
 
-void GradientSteps::EndVnode(const Turn& turn) {
+void GradientSteps::EndVnode(const Turn& turn, int free_weights) {
   if (!model_.layer(turn.layer).trains()) return;
   Gathering& gathering = GatheringOf(turn);
   const TreeNode node = pushed_[gathering.num_nodes];
   if (node.is_leaf() && !pass_.in_group()) {
     ++gathering.num_nodes;
-    return PushLeaf(turn, node);
+    return PushLeaf(turn, node, free_weights);
   }
   RelayStep finish = StepOfNode(Kind::kFinishLeaf, turn, node);
   steps_.Add(finish, {},
@@ -75,7 +75,7 @@ void GradientSteps::EndVnode(const Turn& turn) {
   if (pass_.in_group()) {
     GiveNode(turn, node);
   } else {
-    PushNode(turn, node);
+    PushNode(turn, node, free_weights);
   }
 }
 
@@ -83,6 +83,17 @@ int GradientSteps::TakePushSlot(LayerId layer) {
   const int slot = model_.layer(layer).trainable_elems > model_.max_trainable_block_elems() ? 0 : next_push_;
   next_push_ = (slot + 1) % num_push_slots();
   return slot;
+}
+
+int GradientSteps::PushSlotOf(const Turn& turn, int free_weights) {
+  const bool waits_for_it = turn.kind == LayerKind::kBlock && !turn.depth_first;  // the next block, for the slot
+  const bool from_weights = plan_.leaves_from_weights && free_weights >= 0 && !waits_for_it;
+  return from_weights ? num_push_slots() + free_weights : TakePushSlot(turn.layer);
+}
+
+Resource GradientSteps::PushResource(int slot) const {
+  return slot < num_push_slots() ? ResourceOf(ResourceKind::kPush, slot)
+                                 : ResourceOf(ResourceKind::kWeights, slot - num_push_slots());
 }
 
 RelayStep GradientSteps::StepOfNode(Kind kind, const Turn& turn, TreeNode node) {
@@ -117,18 +128,18 @@ void GradientSteps::AddTopTwo(const Turn& turn, TreeNode node) {
              {ResourceOf(ResourceKind::kGradient, step.gradient)});
 }
 
-void GradientSteps::PushNode(const Turn& turn, TreeNode node) {
+void GradientSteps::PushNode(const Turn& turn, TreeNode node, int free_weights) {
   RelayStep emit = StepOfNode(Kind::kEmitGradient, turn, node);
-  emit.push = TakePushSlot(turn.layer);
-  steps_.Add(emit, {ResourceOf(ResourceKind::kGradient, emit.gradient)}, {ResourceOf(ResourceKind::kPush, emit.push)});
+  emit.push = PushSlotOf(turn, free_weights);
+  steps_.Add(emit, {ResourceOf(ResourceKind::kGradient, emit.gradient)}, {PushResource(emit.push)});
   AddPush(turn, emit);
 }
 
-void GradientSteps::PushLeaf(const Turn& turn, TreeNode leaf) {
+void GradientSteps::PushLeaf(const Turn& turn, TreeNode leaf, int free_weights) {
   RelayStep emit = StepOfNode(Kind::kEmitLeaf, turn, leaf);
-  emit.push = TakePushSlot(turn.layer);
+  emit.push = PushSlotOf(turn, free_weights);
   steps_.Add(emit, {ResourceOf(ResourceKind::kGradient, emit.gradient)},
-             {ResourceOf(ResourceKind::kPush, emit.push), ResourceOf(ResourceKind::kFlags, emit.flags)});
+             {PushResource(emit.push), ResourceOf(ResourceKind::kFlags, emit.flags)});
   AddPush(turn, emit);
 }
 
@@ -136,7 +147,7 @@ void GradientSteps::AddPush(const Turn& turn, const RelayStep& emitted) {
   RelayStep push = emitted;
   push.kind = Kind::kPush;
   push.gradient = -1;
-  steps_.Add(push, {ResourceOf(ResourceKind::kPush, push.push), ResourceOf(ResourceKind::kFlags, push.flags)}, {});
+  steps_.Add(push, {PushResource(push.push), ResourceOf(ResourceKind::kFlags, push.flags)}, {});
   Gathering& gathering = GatheringOf(turn);
   gathering.flags = (gathering.flags + 1) % num_push_slots();
 }

@@ -7,6 +7,7 @@
 
 #include "common/model/model_spec.h"
 #include "common/schedule/reduction_tree.h"
+#include "gpu_worker/plan/hazards.h"
 #include "gpu_worker/plan/pass_shape.h"
 #include "gpu_worker/plan/relay_plan.h"
 #include "gpu_worker/plan/relay_step.h"
@@ -32,7 +33,8 @@ class GradientSteps {
   void StartVnode(const Turn& turn);
   // Where the vnode in work adds up its gradient.
   int SlotOf(const Turn& turn) const;
-  void EndVnode(const Turn& turn);
+  // free_weights: a slot of weights that has room for the layer's, and that nobody needs any more; -1: none.
+  void EndVnode(const Turn& turn, int free_weights);
 
   // Before each turn is computed. In a group: if the group's area is written after this turn, what lies there is summed and
   // leaves first.
@@ -53,11 +55,13 @@ class GradientSteps {
 
   int num_push_slots() const { return static_cast<int>(plan_.push_slots.size()); }
   int TakePushSlot(LayerId layer);
+  int PushSlotOf(const Turn& turn, int free_weights);
+  Resource PushResource(int slot) const;
   RelayStep StepOfNode(RelayStep::Kind kind, const Turn& turn, TreeNode node);
   bool TopTwoAreSiblings(const std::vector<TreeNode>& sums) const;
   void AddTopTwo(const Turn& turn, TreeNode node);
-  void PushNode(const Turn& turn, TreeNode node);
-  void PushLeaf(const Turn& turn, TreeNode leaf);
+  void PushNode(const Turn& turn, TreeNode node, int free_weights);
+  void PushLeaf(const Turn& turn, TreeNode leaf, int free_weights);
   void AddPush(const Turn& turn, const RelayStep& emitted);
 
   bool GivesFirstNode(const Turn& turn) const;

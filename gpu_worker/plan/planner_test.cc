@@ -138,6 +138,12 @@ TEST(PlannerTest, AllSlotsButTheFirstHaveRoomForABlockAlone) {
   EXPECT_EQ(plan.push_slots[0].num_bytes, RoundUp(weights[0] * 2, kArenaAlignBytes));
   EXPECT_EQ(plan.push_slots[1].num_bytes, RoundUp(weights[1] * 2, kArenaAlignBytes));
   EXPECT_THAT(Print(plan), ::testing::HasSubstr("1 slot * "));
+  EXPECT_FALSE(plan.leaves_from_weights);  // which has no room for fp32
+  // A single vnode's gradients of head and embedding leave from the first weight slot.
+  run.run.batch.virtual_nodes = 1;
+  ASSERT_OK_AND_ASSIGN(const RelayPlan alone, run.Plan(0));
+  EXPECT_TRUE(alone.leaves_from_weights);
+  for (const ArenaSpan& slot : alone.push_slots) EXPECT_EQ(slot.num_bytes, RoundUp(weights[1], kArenaAlignBytes));
 }
 
 TEST(PlannerTest, TheSmallestPlanIsTheSameForAnyDepth) {

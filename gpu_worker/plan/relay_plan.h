@@ -34,8 +34,12 @@ struct RelayPlan {
   // soon as it is there: gradient_slots, of which there is one then, do for all.
   int depth_first_blocks = 0;
   std::vector<ArenaSpan> depth_first_gradient_slots;
-  // What leaves the device, in the dtype of the push: the first one has room for any layer's gradient, the others for a
-  // block's.
+  // Whether what leaves last of embedding, head and blocks that are depth first does so from a weight slot, where the layer's
+  // own lay, or anybody's that is over: steps name it by its index behind the push slots. A head's gradient is large, and
+  // those blocks' come one behind the other.
+  bool leaves_from_weights = false;
+  // What else leaves the device, in the dtype of the push: the first one has room for any layer's gradient, the others for a
+  // block's. With a single vnode, and leaves_from_weights, all for a block's.
   std::vector<ArenaSpan> push_slots;
   // Layer inputs and outputs and their gradients, one micro-batch each. What has no slot is on the host.
   std::vector<ArenaSpan> boundary_slots;

@@ -51,7 +51,8 @@ struct RelayStep {
   int micro_batch = -1;
   TreeNode node;  // kFinishLeaf, kAddGradient, kEmitGradient, kEmitLeaf, kPush: what is gathered
   int weights = -1, input = -1, output = -1, tokens = -1, inner = -1;
-  int gradient = -1, other_gradient = -1, push = -1, record = -1;
+  int gradient = -1, other_gradient = -1, record = -1;
+  int push = -1;                   // one behind the push slots is a weight slot: RelayPlan::leaves_from_weights
   int flags = -1;                  // of a node's leaves: RelayPlan::FlagsOffset
   int host = -1;                   // of loads and stores: RelayPlan::host_boundary_slots, or host_inner_slots
   int round = -1, flag_turn = -1;  // of a group: GroupParts, RelayPlan::GroupFlagsOffset

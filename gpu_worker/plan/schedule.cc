@@ -57,8 +57,8 @@ class ScheduleBuilder {
       Compute(t);
       Store(t);  // before the vnode's gradient goes out: the next layer waits for it
       Release(t);
-      if (EndsVisit(turns_[t])) EndVisit(turns_[t]);
       if (EndsVnode(turns_[t])) EndVnode(turns_[t]);
+      if (EndsVisit(turns_[t])) EndVisit(turns_[t]);
     }
     gradients_.EndPass();
     EPS_CHECK(boundaries_.num_host_slots() <= plan_.host_boundary_slots || !is_final_);
@@ -416,9 +416,14 @@ class ScheduleBuilder {
     gradients_.StartVnode(turn);
     if (turn.kind == LayerKind::kHead) StartRecord(turn);
   }
+  // The layer's own, if this was its last turn. The embedding's backward needs none, and comes when all visits are over.
+  int FreeWeights(const Turn& turn) const {
+    if (!NeedsWeights(turn)) return 0;
+    return EndsVisit(turn) ? weights_ : -1;
+  }
   void EndVnode(const Turn& turn) {
     if (turn.kind == LayerKind::kHead) StoreRecord(turn);
-    gradients_.EndVnode(turn);
+    gradients_.EndVnode(turn, FreeWeights(turn));
   }
 
   const RelayPlan& plan_;

@@ -28,18 +28,20 @@ struct Shape {
   int group_rounds = 0;  // 0: alone; else at least as many as this worker has nodes
   // Layers, from 0. The embedding's table is the head's, too: with it frozen the head trains its norm.
   std::vector<int> frozen;
-  std::vector<int> dropped;   // blocks, from 1, by the step
-  int depth_first = 0;        // blocks, of those that have a backward
+  std::vector<int> dropped;  // blocks, from 1, by the step
+  int depth_first = 0;       // blocks, of those that have a backward
+  bool leaves_from_weights = false;
   bool large_tables = false;  // which only the first slots have room for; a plan that is not resident
 };
 
 std::string Print(const Shape& s) {
-  return absl::StrCat(
-      "layers ", s.layers, " vnodes ", s.vnodes, " micro-batches ", s.micro_batches, " weight slots ", s.weight_slots,
-      " inner slots ", s.inner_slots, s.keeps_all ? " (all)" : "", " gradient slots ", s.gradient_slots, " push slots ",
-      s.push_slots, s.resident ? " resident" : "", s.expands ? " expands" : "", s.bf16 ? " bf16" : " fp32", " held ",
-      absl::StrJoin(s.held, ","), " rounds ", s.group_rounds, " frozen ", absl::StrJoin(s.frozen, ","), " dropped ",
-      absl::StrJoin(s.dropped, ","), " depth first ", s.depth_first, s.large_tables ? " large tables" : "");
+  return absl::StrCat("layers ", s.layers, " vnodes ", s.vnodes, " micro-batches ", s.micro_batches, " weight slots ",
+                      s.weight_slots, " inner slots ", s.inner_slots, s.keeps_all ? " (all)" : "", " gradient slots ",
+                      s.gradient_slots, " push slots ", s.push_slots, s.resident ? " resident" : "",
+                      s.expands ? " expands" : "", s.bf16 ? " bf16" : " fp32", " held ", absl::StrJoin(s.held, ","),
+                      " rounds ", s.group_rounds, " frozen ", absl::StrJoin(s.frozen, ","), " dropped ",
+                      absl::StrJoin(s.dropped, ","), " depth first ", s.depth_first,
+                      s.large_tables ? " large tables" : "", s.leaves_from_weights ? " leaves from weights" : "");
 }
 
 // A schedule with all that the checks need. Counts of slots matter to it, and whether the first one is larger, so spans stay
@@ -71,6 +73,7 @@ struct Made {
     plan.boundary_slots.resize(static_cast<size_t>(boundary_slots));
     plan.host_boundary_slots = shape.resident ? 0 : std::max(0, boundaries - (boundary_slots - least));
     plan.token_slots.resize(2);
+    plan.leaves_from_weights = shape.leaves_from_weights;
     if (shape.large_tables) plan.weight_slots.front().num_bytes = plan.push_slots.front().num_bytes = 1;
     pass.vnodes = shape.held;
     if (shape.held.empty()) {
@@ -199,6 +202,16 @@ class Simulator {
     EXPECT_EQ(step.starts_gradient, want.ends_with(":")) << DebugString(step, made_.model);
     Write("gradient", step.gradient, absl::StrCat(want, " ", step.micro_batch));
   }
+  // One behind the push slots is a weight slot.
+  int WeightSlotOf(int push) const { return push - static_cast<int>(made_.plan.push_slots.size()); }
+  void WritePush(int push, const std::string& content) {
+    if (WeightSlotOf(push) < 0) return Write("push", push, content);
+    EXPECT_TRUE(made_.plan.leaves_from_weights);
+    Write("weights", WeightSlotOf(push), content);
+  }
+  std::string ReadPush(int push) {
+    return WeightSlotOf(push) < 0 ? Read("push", push) : Read("weights", WeightSlotOf(push));
+  }
   static std::string Sum(int layer, TreeNode node) { return absl::StrCat("sum of ", layer, " ", DebugString(node)); }
 
   void Do(const RelayStep& step) {
@@ -279,13 +292,13 @@ class Simulator {
       case Kind::kEmitGradient:
         Expect(Read("gradient", step.gradient), Sum(layer, step.node), step);
         if (in_group()) Write("own", step.round, Sum(layer, step.node));
-        return Write("push", step.push, Sum(layer, step.node));
+        return WritePush(step.push, Sum(layer, step.node));
       case Kind::kEmitLeaf:
         EXPECT_EQ(step.node, (TreeNode{VnodeOf(step), 1}));
         EXPECT_FALSE(in_group());
         ExpectWholeGradient(step);
         WriteFlag(step);
-        return Write("push", step.push, Sum(layer, step.node));
+        return WritePush(step.push, Sum(layer, step.node));
       case Kind::kExchange:
         return Exchange(step);
       case Kind::kSumGroup:
@@ -355,7 +368,7 @@ class Simulator {
     EXPECT_EQ(step.push >= 0, step.round < static_cast<int>(nodes.size()));
     if (step.push >= 0) {
       EXPECT_EQ(step.node, nodes[static_cast<size_t>(step.round)]);
-      Expect(Read("push", step.push), Sum(layer, step.node), step);
+      Expect(ReadPush(step.push), Sum(layer, step.node), step);
       ExpectGroupFlags(step, step.node);
     }
     Write("got", step.round, Got(layer, step.round));
@@ -409,7 +422,7 @@ class Simulator {
   }
   void Push(const RelayStep& step) {
     const int layer = step.layer.value();
-    Expect(Read("push", step.push), Sum(layer, step.node), step);
+    Expect(ReadPush(step.push), Sum(layer, step.node), step);
     for (int leaf = 0; leaf < step.node.count; ++leaf) {
       Expect(Read("flag", Flag(step.flags, leaf)), absl::StrCat("flag of ", layer, " vnode ", step.node.first + leaf),
              step);
@@ -537,8 +550,10 @@ void Check(const Shape& shape) {
     if (shape.large_tables && step.kind == Kind::kPull && layer.num_elems > made.model.max_block_elems()) {
       EXPECT_EQ(step.weights, 0) << DebugString(step, made.model);
     }
-    if (shape.large_tables && layer.trainable_elems > made.model.max_trainable_block_elems()) {
-      EXPECT_LE(step.push, 0) << DebugString(step, made.model);
+    if (shape.large_tables && layer.trainable_elems > made.model.max_trainable_block_elems() && step.push >= 0) {
+      const bool from_weights = shape.leaves_from_weights && step.push == shape.push_slots;
+      EXPECT_TRUE(from_weights || (step.push == 0 && (shape.vnodes > 1 || !shape.leaves_from_weights)))
+          << DebugString(step, made.model);
     }
   }
   const int slots = static_cast<int>(made.plan.num_weight_slots());
@@ -550,6 +565,10 @@ void Check(const Shape& shape) {
     changed.large_tables = true;
     Check(changed);
     changed.large_tables = false;
+  }
+  if (shape.group_rounds == 0 && !shape.resident && !shape.leaves_from_weights) {
+    changed.leaves_from_weights = true;
+    Check(changed);
   }
   if (shape.depth_first > 0 || shape.group_rounds > 0) return;
   for (int blocks_of_all = 1; blocks_of_all <= shape.layers; ++blocks_of_all) {

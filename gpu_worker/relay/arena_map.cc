@@ -21,10 +21,10 @@ absl::StatusOr<std::vector<std::byte*>> Map(const std::vector<ArenaSpan>& spans,
   return addresses;
 }
 
-// Those of blocks that are depth first behind all others.
-absl::StatusOr<std::vector<std::byte*>> Map(std::vector<ArenaSpan> spans, const std::vector<ArenaSpan>& depth_first,
+// As one list.
+absl::StatusOr<std::vector<std::byte*>> Map(std::vector<ArenaSpan> spans, const std::vector<ArenaSpan>& more,
                                             Device& device) {
-  spans.insert(spans.end(), depth_first.begin(), depth_first.end());
+  spans.insert(spans.end(), more.begin(), more.end());
   return Map(spans, device);
 }
 
@@ -40,7 +40,7 @@ absl::StatusOr<ArenaMap> MapArena(const RelayPlan& plan, Device& device) {
   EPS_ASSIGN_OR_RETURN(map.weights, Map(plan.weight_slots, device));
   EPS_ASSIGN_OR_RETURN(map.expanded, Map(plan.expanded_weights, device));
   EPS_ASSIGN_OR_RETURN(map.gradients, Map(plan.gradient_slots, plan.depth_first_gradient_slots, device));
-  EPS_ASSIGN_OR_RETURN(map.pushes, Map(plan.push_slots, device));
+  EPS_ASSIGN_OR_RETURN(map.pushes, Map(plan.push_slots, plan.weight_slots, device));
   EPS_ASSIGN_OR_RETURN(map.boundaries, Map(plan.boundary_slots, device));
   EPS_ASSIGN_OR_RETURN(map.tokens, Map(plan.token_slots, device));
   EPS_ASSIGN_OR_RETURN(map.inners, Map(plan.inner_slots, device));

@@ -773,26 +773,32 @@ TEST_F(RelayExecutorTest, BlocksThatAreDepthFirstChangeNoBit) {
   }
 }
 
-// Only the first slots have room for embedding and head: of weights that are copied, and of gradients.
+// Only the first slots have room for embedding and head: of weights that are copied, and of gradients. These leave from
+// weight slots where they can.
 TEST_F(RelayExecutorTest, TablesThatAreLargerThanBlocksChangeNoBit) {
   RunConfig run = SmallRun(Dtype::kBf16);
   run.model.num_layers = 5;
   run.model.vocab = 700;
-  Use(run);
-  const StepOutcome want = RunStep({});
-  for (const bool own_memory : {false, true}) {
-    for (const int weight_slots : {1, 2, 3, 4}) {
-      for (const int blocks : {0, 2, 5}) {
-        Way way{.inner = InnerPolicy::kAuto, .own_memory = own_memory};
-        way.choice = PlanChoice{.inner_slots = blocks + 1,
-                                .weight_slots = weight_slots,
-                                .gradient_slots = 1 + weight_slots % 2 * 2,
-                                .push_slots = 1 + weight_slots % 3,
-                                .depth_first_blocks = blocks};
-        const std::string which = absl::StrCat(weight_slots, " slots, ", blocks, " blocks depth first");
-        ExpectSameBits(want, RunStep(way), which);
-        way.workers = {{0, 2}, {1, 3}};
-        ExpectSameBits(want, RunStep(way), which + ", two workers");
+  for (const int vnodes : {1, 4}) {
+    run.batch.virtual_nodes = vnodes;
+    Use(run);
+    const StepOutcome want = RunStep({.resident = true});
+    for (const bool own_memory : {false, true}) {
+      for (const int weight_slots : {1, 2, 3, 4}) {
+        for (const int blocks : {0, 2, 5}) {
+          Way way{.inner = InnerPolicy::kAuto, .own_memory = own_memory};
+          way.choice = PlanChoice{.inner_slots = blocks + 1,
+                                  .weight_slots = weight_slots,
+                                  .gradient_slots = vnodes == 1 ? 1 : 1 + weight_slots % 2 * 2,
+                                  .push_slots = 1 + weight_slots % 3,
+                                  .depth_first_blocks = blocks};
+          const std::string which =
+              absl::StrCat(vnodes, " vnodes, ", weight_slots, " slots, ", blocks, " blocks depth first");
+          ExpectSameBits(want, RunStep(way), which);
+          if (vnodes == 1) continue;
+          way.workers = {{0, 2}, {1, 3}};
+          ExpectSameBits(want, RunStep(way), which + ", two workers");
+        }
       }
     }
   }
