@@ -95,7 +95,8 @@ std::string LastWords(const ChildProcess& child) {
   return last;
 }
 
-absl::StatusOr<ProgramEnd> RunProgram(const std::string& program, std::vector<std::string> arguments) {
+absl::StatusOr<ProgramEnd> RunProgram(const std::string& program, std::vector<std::string> arguments,
+                                      const std::function<bool()>& is_cancelled) {
   EPS_ASSIGN_OR_RETURN(std::string log_path, TemporaryFolder());
   log_path += "/eps-log-XXXXXX";
   const FileDescriptor log(mkostemp(log_path.data(), O_CLOEXEC));
@@ -106,17 +107,20 @@ absl::StatusOr<ProgramEnd> RunProgram(const std::string& program, std::vector<st
                                               .log_path = log_path,
                                               .signal_when_parent_dies = SIGKILL});
   int status = 0;
+  bool cancelled = false;
   if (child.ok()) {
-    pid_t ended = -1;
+    pid_t ended = 0;
     do {
-      ended = waitpid(child->pid, &status, 0);
-    } while (ended < 0 && errno == EINTR);
+      ended = waitpid(child->pid, &status, is_cancelled == nullptr || cancelled ? 0 : WNOHANG);
+      if (ended == 0 && (cancelled = is_cancelled())) kill(child->pid, SIGKILL);
+    } while (ended == 0 || (ended < 0 && errno == EINTR));
     if (ended < 0) status = kUnknownEnd;
     child->wait_status = status;
   }
   const std::string last_words = child.ok() ? LastWords(*child) : "";
   unlink(log_path.c_str());
   EPS_RETURN_IF_ERROR(child.status());
+  if (cancelled) return absl::CancelledError(absl::StrCat(program, ": cancelled"));
   if (!WIFEXITED(status)) return absl::AbortedError(absl::StrCat(program, ": ", EndOf(*child)));
   return ProgramEnd{.exit_code = WEXITSTATUS(status), .last_words = last_words};
 }

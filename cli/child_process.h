@@ -4,6 +4,7 @@
 #include <sys/types.h>
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -50,9 +51,11 @@ struct ProgramEnd {
   int exit_code = 0;
   std::string last_words;  // LastWords
 };
-// Runs a program to its end, some seconds at most; what it writes is not shown.
-// Errors: Spawn's · ABORTED it was ended by a signal
-absl::StatusOr<ProgramEnd> RunProgram(const std::string& program, std::vector<std::string> arguments);
+// Runs a program to its end, some seconds at most; what it writes is not shown. is_cancelled: is asked again and again, and
+// waits a little itself; when it says yes the program is killed. Null: nobody is asked.
+// Errors: Spawn's · ABORTED it was ended by a signal · CANCELLED
+absl::StatusOr<ProgramEnd> RunProgram(const std::string& program, std::vector<std::string> arguments,
+                                      const std::function<bool()>& is_cancelled = nullptr);
 
 // The folder of this program's own binary, where the others lie too.
 absl::StatusOr<std::string> ProgramFolder();

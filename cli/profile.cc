@@ -9,12 +9,11 @@
 #include "CLI/CLI.hpp"
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-#include "cli/child_process.h"
 #include "cli/command.h"
 #include "cli/common_flags.h"
+#include "cli/machine_profile.h"
 #include "cli/progress.h"
 #include "common/base/control_groups.h"
-#include "common/base/exit_code.h"
 #include "common/base/file_util.h"
 #include "common/base/flags.h"
 #include "common/base/status_macros.h"
@@ -71,16 +70,12 @@ absl::Status RunProfile(const ProfileFlags& flags) {
   // Before some seconds are spent.
   EPS_RETURN_IF_ERROR(MakeDirs(DirName(out)));
   EPS_RETURN_IF_ERROR_WITH(CheckReplaceable(out), flags.out.empty() ? "where it is kept" : "--out");
-  EPS_ASSIGN_OR_RETURN(const std::string programs, ProgramFolder());
-  std::vector<std::string> arguments = {"--measure",  flags.run.run, "--profile",           out,         "--device",
-                                        flags.device, "--threads",   absl::StrCat(threads), "--vectors", flags.vectors};
-  for (const std::string& field : flags.run.set) arguments.insert(arguments.end(), {"--set", field});
   std::fprintf(stderr, "eps: measuring %s with the layers of %s; nothing else should run for some seconds\n",
                flags.device.c_str(), flags.run.run.c_str());
-  EPS_ASSIGN_OR_RETURN(const ProgramEnd end, RunProgram(programs + "/gpu_worker", std::move(arguments)));
-  if (end.exit_code == kExitBadInput) return absl::InvalidArgumentError(end.last_words);
-  if (end.exit_code != kExitDone) return absl::InternalError(end.last_words);
-  EPS_ASSIGN_OR_RETURN(const worker::Profile profile, worker::ReadProfile(out));
+  EPS_ASSIGN_OR_RETURN(
+      const worker::Profile profile,
+      MeasureMachine({.run = flags.run, .device = flags.device, .threads = threads, .vectors = flags.vectors}, out,
+                     /*signals=*/nullptr));
   Print(profile);
   if (flags.out.empty()) {
     std::printf("\nkept in %s, where plans and workers with %s and %d threads each find it\n", out.c_str(),

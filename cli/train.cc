@@ -24,6 +24,7 @@
 #include "cli/command.h"
 #include "cli/common_flags.h"
 #include "cli/export_model.h"
+#include "cli/machine_profile.h"
 #include "cli/plan_trace.h"
 #include "cli/preflight.h"
 #include "cli/progress.h"
@@ -47,9 +48,13 @@
 #include "common/checkpoint/resumed_run.h"
 #include "common/formats/model_folder_writer.h"
 #include "common/grpc/thread_needs.h"
+#include "common/model/model_spec.h"
+#include "common/spec/run_config.h"
 #include "common/telemetry/http_page.h"
 #include "common/telemetry/trace_file.h"
+#include "gpu_worker/device_sizes.h"
 #include "gpu_worker/profile/kept_profile.h"
+#include "gpu_worker/profile/worth_measuring.h"
 
 namespace eps::cli {
 namespace {
@@ -337,6 +342,41 @@ SittingEnd RunSittings(const TrainFlags& flags, const SittingSetup& setup) {
   }
 }
 
+// Where a long run would be planned from nominal figures, or from other runs' layers, its GPU is measured first, and kept for
+// later ones like it. With a cpu there is less to choose. What fails is told, and the run goes on without.
+// Errors: CANCELLED by a signal
+absl::Status MeasureFirst(TrainFlags& flags, SignalQueue& signals) {
+  WorkerFlags& worker = flags.worker;
+  const int threads = flags.ThreadsPerWorker();
+  const std::string kept = worker::KeptProfilePath(worker.device, threads, worker.vectors);
+  if (!worker.profile_is_default || worker.device == "cpu" || kept.empty()) return absl::OkStatus();
+  const absl::StatusOr<RunConfig> run = LoadRunToTrain(flags.ForPreflight());
+  const absl::StatusOr<worker::Profile> profile = LoadProfile(worker.profile, worker.device);
+  if (!run.ok() || !profile.ok()) return absl::OkStatus();  // as those say who need it
+  const absl::StatusOr<ModelSpec> model = BuildModel(run->model);
+  const absl::StatusOr<worker::KernelSizes> kernels = worker::FindKernelSizes(worker.device, run->precision.wire);
+  if (!model.ok() || !kernels.ok()) return absl::OkStatus();
+  const absl::StatusOr<Version> newest = FindNewestCheckpoint(CheckpointDirectory(flags.OutFolder() + "/checkpoints"));
+  const int64_t steps_left = run->steps - (flags.resume && newest.ok() ? newest->value() : 0);
+  if (!worker::IsWorthMeasuring(*profile, *model, *run, *kernels, steps_left, flags.workers)) return absl::OkStatus();
+  if (!MakeDirs(DirName(kept)).ok() || !CheckReplaceable(kept).ok()) return absl::OkStatus();
+  std::fprintf(stderr,
+               "eps: measuring %s with the layers of %s first, once, some ten seconds and more (--profile nominal goes "
+               "without)\n",
+               worker.device.c_str(), flags.run.run.c_str());
+  const absl::Status measured =
+      MeasureMachine({.run = flags.run, .device = worker.device, .threads = threads, .vectors = worker.vectors}, kept,
+                     &signals)
+          .status();
+  if (absl::IsCancelled(measured)) return measured;
+  if (!measured.ok()) {
+    std::fprintf(stderr, "eps: it could not be measured, and is planned without: %s\n",
+                 std::string(measured.message()).c_str());
+  }
+  worker.profile = worker::ChooseProfile("", worker.device, threads, worker.vectors);
+  return absl::OkStatus();
+}
+
 int RunTrain(TrainFlags flags) {
   if (IsDone(flags)) return SayDone(flags);
   flags.worker.SetDefaultMemory(FindMemoryRoom(), flags.workers);
@@ -372,6 +412,13 @@ int RunTrain(TrainFlags flags) {
       PrintError(each);
       return StartExitCode(each);
     }
+  }
+  if (!MeasureFirst(flags, *signals).ok()) {
+    if (out_is_new) {
+      for (const std::string& made : {out + "/logs", out}) std::filesystem::remove(made, ignored);
+    }
+    std::fprintf(stderr, "eps: ended by a signal before anything was started\n");
+    return kExitSignal + signals->last();
   }
   if (flags.trace) {
     std::filesystem::remove_all(out + "/trace", ignored);  // of a sitting that was killed

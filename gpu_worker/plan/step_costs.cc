@@ -31,20 +31,6 @@ bool IsWhole(const LayerTimes& times, const ModelSpec& model) {
   return times.forward_seconds > 0 && (!has_backward || times.backward_seconds > 0);
 }
 
-// What times depend on; of dropout whether there is any, as a mask costs as much as a norm.
-bool IsSame(LayerKind kind, const LayerShape& a, const LayerShape& b) {
-  const auto of_all = [&](const LayerShape& s) {
-    return std::tuple(s.B, s.T, s.C, s.act_bytes(), SizeOf(s.wire), s.has_documents, s.residual_dropout > 0);
-  };
-  const auto of_block = [](const LayerShape& s) {
-    return std::tuple(s.H, s.kv_heads, s.D, s.F, s.is_causal, s.is_gated, s.is_rotary, s.has_qk_norm, s.window,
-                      s.attention_dropout > 0);
-  };
-  if (of_all(a) != of_all(b)) return false;
-  if (kind == LayerKind::kBlock) return of_block(a) == of_block(b);
-  return std::tuple(a.V, a.num_classes, a.has_dense_head) == std::tuple(b.V, b.num_classes, b.has_dense_head);
-}
-
 double Distance(const LayerShape& a, const LayerShape& b) {
   const auto ratio = [](int64_t x, int64_t y) {
     return std::abs(
@@ -68,7 +54,7 @@ LayerTimes TimesOf(const Profile& profile, const ModelSpec& model, LayerKind kin
   const LayerTimes* nearest = nullptr;
   for (const LayerTimes& times : profile.layers) {
     if (times.kind != kind || times.forward_seconds <= 0) continue;
-    if (IsWhole(times, model) && IsSame(kind, times.shape, shape)) return times;
+    if (IsWhole(times, model) && HaveSameTimes(kind, times.shape, shape)) return times;
     if (nearest == nullptr || rank(times) < rank(*nearest)) nearest = &times;
   }
   LayerTimes times{.kind = kind, .shape = shape};
@@ -296,6 +282,19 @@ class StepSeconds {
 
 }  // namespace
 
+bool HaveSameTimes(LayerKind kind, const LayerShape& a, const LayerShape& b) {
+  const auto of_all = [&](const LayerShape& s) {
+    return std::tuple(s.B, s.T, s.C, s.act_bytes(), SizeOf(s.wire), s.has_documents, s.residual_dropout > 0);
+  };
+  const auto of_block = [](const LayerShape& s) {
+    return std::tuple(s.H, s.kv_heads, s.D, s.F, s.is_causal, s.is_gated, s.is_rotary, s.has_qk_norm, s.window,
+                      s.attention_dropout > 0);
+  };
+  if (of_all(a) != of_all(b)) return false;
+  if (kind == LayerKind::kBlock) return of_block(a) == of_block(b);
+  return std::tuple(a.V, a.num_classes, a.has_dense_head) == std::tuple(b.V, b.num_classes, b.has_dense_head);
+}
+
 LinkKind LinkOf(const std::string& device, TransportChoice transport) {
   if (transport == TransportChoice::kGrpc) return LinkKind::kNetwork;
   return absl::StartsWith(device, "cuda") ? LinkKind::kHostMemory : LinkKind::kInPlace;
@@ -352,7 +351,7 @@ bool HasExactTimes(const Profile& profile, const ModelSpec& model, const RunConf
   const LayerShape shape = ShapeOf(model, run, kernels);
   return std::all_of(kLayerKinds.begin(), kLayerKinds.end(), [&](LayerKind kind) {
     return std::any_of(profile.layers.begin(), profile.layers.end(), [&](const LayerTimes& times) {
-      return times.kind == kind && IsWhole(times, model) && IsSame(kind, times.shape, shape);
+      return times.kind == kind && IsWhole(times, model) && HaveSameTimes(kind, times.shape, shape);
     });
   });
 }

@@ -6,6 +6,7 @@
 #include "common/model/model_spec.h"
 #include "common/spec/run_config.h"
 #include "gpu_worker/device/kernels.h"
+#include "gpu_worker/layers/layer_shape.h"
 #include "gpu_worker/plan/group_parts.h"
 #include "gpu_worker/plan/profile.h"
 #include "gpu_worker/plan/timeline.h"
@@ -34,6 +35,10 @@ StepCosts CostsOf(const Profile& profile, const ModelSpec& model, const RunConfi
 // The machine as one of several workers has it that are alike and do the same at once (StepOnPaper). Over a network each
 // is taken to have a host of its own, also where a group is not.
 Profile BesideOthers(Profile profile, LinkKind link, int workers);
+
+// Whether a layer takes as long in one shape as in the other: of dropout it counts whether there is any, as a mask costs as
+// much as a norm.
+bool HaveSameTimes(LayerKind kind, const LayerShape& a, const LayerShape& b);
 
 // Whether every kind of layer of the run was measured in its very shape.
 bool HasExactTimes(const Profile& profile, const ModelSpec& model, const RunConfig& run, const KernelSizes& kernels);

@@ -1,5 +1,7 @@
 #include "gpu_worker/profile/kept_profile.h"
 
+#include <algorithm>
+#include <cstddef>
 #include <cstdlib>
 
 #include "absl/strings/ascii.h"
@@ -7,10 +9,13 @@
 #include "common/base/control_groups.h"
 #include "common/base/host.h"
 #include "common/spec/vector_width.h"
+#include "gpu_worker/plan/step_costs.h"
 #include "gpu_worker/profile/profile_file.h"
 
 namespace eps::worker {
 namespace {
+
+constexpr size_t kMostLayers = 48;  // of sixteen runs
 
 // $XDG_CACHE_HOME, which counts only if it is absolute (XDG Base Directory Specification), or ~/.cache; "" without a home.
 std::string CacheFolder() {
@@ -35,6 +40,21 @@ std::string AsFileName(const std::string& text) {
 }
 
 }  // namespace
+
+bool AddLayersOf(const Profile& earlier, Profile& profile) {
+  if (earlier.hardware != profile.hardware || earlier.threads != profile.threads) return false;
+  const size_t measured = profile.layers.size();
+  for (const LayerTimes& times : earlier.layers) {
+    if (profile.layers.size() >= kMostLayers) break;
+    const bool is_there =
+        std::any_of(profile.layers.begin(), profile.layers.begin() + static_cast<ptrdiff_t>(measured),
+                    [&](const LayerTimes& newer) {
+                      return newer.kind == times.kind && HaveSameTimes(times.kind, newer.shape, times.shape);
+                    });
+    if (!is_there) profile.layers.push_back(times);
+  }
+  return profile.layers.size() > measured;
+}
 
 std::string KeptProfilePath(const std::string& device, int threads, const std::string& vectors) {
   const std::string folder = CacheFolder();

@@ -3,10 +3,16 @@
 
 #include <string>
 
+#include "gpu_worker/plan/profile.h"
+
 namespace eps::worker {
 
 // What --profile says for figures that nobody measured, also where a measured profile is kept.
 inline constexpr char kNominalProfile[] = "nominal";
+
+// Adds those layers of `earlier` that `profile` has not measured, if both are of the same hardware and threads: the newest
+// ones first, up to some dozens in all. Whether there were any.
+bool AddLayersOf(const Profile& earlier, Profile& profile);
 
 // Where `eps profile` keeps what it measured last of a device with so many threads that compute, and where plans and workers
 // look for it: $XDG_CACHE_HOME/eps/profiles/PROCESSOR-CORES-DEVICE-THREADS.json, with -VECTORS where these are not the

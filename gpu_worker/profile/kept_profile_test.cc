@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "common/base/file_util.h"
@@ -79,6 +80,47 @@ TEST_F(KeptProfileTest, WhatIsNoProfileIsPassedOver) {
     Keep(text);
     EXPECT_EQ(ChooseProfile("", "cpu", 2, "widest"), kNominalProfile) << text;
   }
+}
+
+TEST(AddLayersTest, LayersOfEarlierRunsStayAsLongAsTheHardwareIsTheSame) {
+  const auto profile_of = [](int64_t micro_batch, double seconds) {
+    Profile profile = NominalProfile("cpu");
+    for (LayerTimes& times : profile.layers) {
+      times.shape.B = micro_batch;
+      times.forward_seconds = seconds;
+    }
+    return profile;
+  };
+  const auto shown = [](const Profile& profile) {
+    std::vector<std::pair<int64_t, double>> blocks;
+    for (const LayerTimes& times : profile.layers) {
+      if (times.kind == LayerKind::kBlock) blocks.emplace_back(times.shape.B, times.forward_seconds);
+    }
+    return blocks;
+  };
+  Profile first = profile_of(1, 0.1), second = profile_of(2, 0.2), again = profile_of(1, 0.3);
+  EXPECT_TRUE(AddLayersOf(first, second));
+  EXPECT_EQ(shown(second), (std::vector<std::pair<int64_t, double>>{{2, 0.2}, {1, 0.1}}));
+  EXPECT_TRUE(AddLayersOf(second, again));
+  EXPECT_EQ(shown(again), (std::vector<std::pair<int64_t, double>>{{1, 0.3}, {2, 0.2}}));
+  Profile same = profile_of(1, 0.4);
+  EXPECT_FALSE(AddLayersOf(first, same));
+  Profile other = profile_of(3, 0.4);
+  other.hardware = "another GPU";
+  EXPECT_FALSE(AddLayersOf(first, other));
+  other = profile_of(3, 0.4);
+  other.threads += 1;
+  EXPECT_FALSE(AddLayersOf(first, other));
+  EXPECT_EQ(shown(other).size(), 1);
+  // Not without end; what was measured last stays longest.
+  Profile many = profile_of(100, 1);
+  for (int64_t micro_batch = 101; micro_batch < 140; ++micro_batch) {
+    Profile next = profile_of(micro_batch, 1);
+    EXPECT_TRUE(AddLayersOf(many, next));
+    many = next;
+  }
+  EXPECT_EQ(many.layers.size(), 48);
+  EXPECT_EQ(shown(many).back().first, 139 - 15);
 }
 
 }  // namespace

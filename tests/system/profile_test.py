@@ -2,9 +2,11 @@
 
 import json
 import os
+import signal
+import subprocess
 import xml.dom.minidom
 
-from eps_run import EPS, SystemTest, run, summary, train_command
+from eps_run import EPS, SystemTest, TIME_SCALE, run, summary, train_command, wait_for_steps
 
 
 class ProfileTest(SystemTest):
@@ -70,6 +72,60 @@ class ProfileTest(SystemTest):
         done = run([str(EPS), "profile", "--run", str(spec)], env=homeless)
         self.assertEqual(done.returncode, 2)
         self.assertIn("give --out FILE", done.stderr)
+
+    def test_a_long_run_on_a_gpu_is_measured_before_it_is_planned(self):
+        spec, out = self.work.spec(), self.work.out("run")
+        cache = self.work.path / "cache"
+        env = {**os.environ, "XDG_CACHE_HOME": str(cache)}
+        command = [str(self.emulated_eps()), "train", "--run", str(spec), "--quiet"]
+
+        def begin(out, steps, *args, device="cuda"):
+            return subprocess.Popen([*command, "--out", str(out), "--steps", str(steps), "--device", device, *args], env=env,
+                                    text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True)
+
+        def end(process, code=130):
+            _, told = process.communicate(timeout=60 * TIME_SCALE)
+            self.assertEqual(process.returncode, code, told)
+            return told
+
+        def trained(out, *args, **kwargs):
+            process = begin(out, 10**12, *args, **kwargs)
+            wait_for_steps(process, out, 1)
+            process.send_signal(signal.SIGINT)
+            return end(process), (out / "logs" / "gpu_worker-1.log").read_text()
+
+        def layers():
+            kept, = (cache / "eps" / "profiles").iterdir()
+            return [(layer["layer"], layer["shape"]["B"]) for layer in json.loads(kept.read_text())["layers"]]
+
+        measuring = "measuring cuda with the layers of"
+        self.assertNotIn(measuring, end(begin(self.work.out("short"), 2), code=0))
+        for told, log in (trained(self.work.out("nominal"), "--profile", "nominal"),
+                          trained(self.work.out("cpu"), device="cpu")):
+            self.assertNotIn(measuring, told)
+            self.assertIn("profile=nominal", log)
+        self.assertFalse(cache.exists())
+
+        # A signal meanwhile leaves nothing.
+        process = begin(out, 10**12)
+        self.assertIn(measuring, process.stderr.readline())
+        process.send_signal(signal.SIGTERM)
+        self.assertIn("before anything was started", end(process, code=143))
+        self.assertFalse(out.exists())
+        self.assertEqual(list((cache / "eps" / "profiles").iterdir()), [])
+
+        told, log = trained(out)
+        self.assertIn(measuring, told)
+        self.assertNotIn("profile=nominal", log)
+        first = layers()
+        self.assertEqual(first, [("embedding", 2), ("block", 2), ("head", 2)])
+        self.assertNotIn(measuring, trained(self.work.out("again"))[0])
+        self.assertIn(measuring, trained(self.work.out("other"), "--set", "batch.micro_batch=3")[0])
+        self.assertEqual(layers(), [("embedding", 3), ("block", 3), ("head", 3), *first])
+
+        # What cannot be kept is not measured.
+        env["XDG_CACHE_HOME"] = "/dev/null"
+        self.assertNotIn(measuring, trained(self.work.out("unkept"))[0])
 
     def test_a_plan_is_explained_and_drawn(self):
         spec = self.work.spec()
