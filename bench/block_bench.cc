@@ -18,7 +18,6 @@
 
 #include "bench/support.h"
 #include "common/base/median.h"
-#include "common/base/status_macros.h"
 #include "gpu_worker/device/cpu/cpu_device.h"
 #include "gpu_worker/device/cpu/cpu_kernel_sizes.h"
 #include "gpu_worker/device/device.h"
@@ -252,16 +251,18 @@ int Run(const Shape& shape, int threads, int rounds) {
   std::vector<std::vector<double>> seconds(kernels.size());
   std::vector<double> added, written;
   for (int round = 0; round <= rounds; ++round) {  // the first only warms up
+    bool ok = true;
     const auto measure = [&](const std::function<void()>& launch, std::vector<double>& to) {
       const auto start = std::chrono::steady_clock::now();
       launch();
-      EPS_CHECK(compute.Synchronize().ok());
+      ok &= compute.Synchronize().ok();
       const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - start;
       if (round > 0) to.push_back(elapsed.count());
     };
     for (size_t i = 0; i < kernels.size(); ++i) measure(kernels[i].launch, seconds[i]);
     measure([&] { bench.FirstGradients(/*writes=*/false); }, added);
     measure([&] { bench.FirstGradients(/*writes=*/true); }, written);
+    if (!ok) return 1;
   }
   double total = 0;
   for (size_t i = 0; i < kernels.size(); ++i) total += Median(seconds[i]);
@@ -290,7 +291,7 @@ int Run(const Shape& shape, int threads, int rounds) {
                                {"seconds", total},
                                {"tokens_per_second_of_one_block", tokens_per_second},
                                {"shares", shares},
-                               {"added_to_written_gradients", ratio}};
+                               {"zeroed_and_added_over_written", ratio}};
   std::printf("%s\n", line.dump().c_str());
   return 0;
 }

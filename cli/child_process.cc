@@ -21,6 +21,7 @@ namespace eps::cli {
 namespace {
 
 // Of a child that somebody else has waited for: exit code 1, as waitpid would give it.
+constexpr absl::Duration kAskTime = absl::Milliseconds(50);  // between two looks at a program
 constexpr int kUnknownEnd = 1 << 8;
 
 // Between fork and exec: async-signal-safe calls only.
@@ -96,7 +97,7 @@ std::string LastWords(const ChildProcess& child) {
 }
 
 absl::StatusOr<ProgramEnd> RunProgram(const std::string& program, std::vector<std::string> arguments,
-                                      const std::function<bool()>& is_cancelled) {
+                                      const CancelledWithin& cancelled_within) {
   EPS_ASSIGN_OR_RETURN(std::string log_path, TemporaryFolder());
   log_path += "/eps-log-XXXXXX";
   const FileDescriptor log(mkostemp(log_path.data(), O_CLOEXEC));
@@ -111,8 +112,9 @@ absl::StatusOr<ProgramEnd> RunProgram(const std::string& program, std::vector<st
   if (child.ok()) {
     pid_t ended = 0;
     do {
-      ended = waitpid(child->pid, &status, is_cancelled == nullptr || cancelled ? 0 : WNOHANG);
-      if (ended == 0 && (cancelled = is_cancelled())) kill(child->pid, SIGKILL);
+      ended = waitpid(child->pid, &status, cancelled_within == nullptr || cancelled ? 0 : WNOHANG);
+      if (ended == 0) cancelled = cancelled_within(kAskTime);
+      if (cancelled) kill(child->pid, SIGKILL);
     } while (ended == 0 || (ended < 0 && errno == EINTR));
     if (ended < 0) status = kUnknownEnd;
     child->wait_status = status;

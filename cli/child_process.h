@@ -11,6 +11,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/time/time.h"
 
 namespace eps::cli {
 
@@ -51,11 +52,12 @@ struct ProgramEnd {
   int exit_code = 0;
   std::string last_words;  // LastWords
 };
-// Runs a program to its end, some seconds at most; what it writes is not shown. is_cancelled: is asked again and again, and
-// waits a little itself; when it says yes the program is killed. Null: nobody is asked.
+// Runs a program to its end; what it writes is not shown. Blocks. cancelled_within: whether somebody asks for its end, within
+// so long; asked until the program ends, and killed then. Null: nobody asks.
 // Errors: Spawn's · ABORTED it was ended by a signal · CANCELLED
+using CancelledWithin = std::function<bool(absl::Duration)>;
 absl::StatusOr<ProgramEnd> RunProgram(const std::string& program, std::vector<std::string> arguments,
-                                      const std::function<bool()>& is_cancelled = nullptr);
+                                      const CancelledWithin& cancelled_within = nullptr);
 
 // The folder of this program's own binary, where the others lie too.
 absl::StatusOr<std::string> ProgramFolder();

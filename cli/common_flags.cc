@@ -104,8 +104,8 @@ void AddProfileTo(CLI::App& command, std::string& profile) {
       .add_option(
           "--profile", profile,
           "What plans are made from: a file that `eps profile` has measured, or \"nominal\" for figures of an "
-          "ordinary machine. Default: what `eps profile` has kept of this machine, device, number of threads and "
-          "vectors; else nominal")
+          "ordinary machine. Default: what `eps profile`, or `eps train` before a long run on a GPU, has kept of this "
+          "machine, device, number of threads and vectors; else nominal")
       ->type_name("FILE");
 }
 

@@ -1,6 +1,7 @@
 #include "cli/machine_profile.h"
 
-#include <functional>
+#include <unistd.h>
+
 #include <utility>
 #include <vector>
 
@@ -18,19 +19,28 @@ namespace eps::cli {
 absl::StatusOr<worker::Profile> MeasureMachine(const MachineToMeasure& machine, const std::string& out,
                                                SignalQueue* signals) {
   EPS_ASSIGN_OR_RETURN(const std::string programs, ProgramFolder());
-  const absl::StatusOr<worker::Profile> before = worker::ReadProfile(out);
-  std::vector<std::string> arguments = {"--measure", machine.run.run, "--profile", out,
+  const std::string fresh = absl::StrCat(out, ".measured-", getpid());
+  std::vector<std::string> arguments = {"--measure", machine.run.run, "--profile", fresh,
                                         "--device",  machine.device,  "--threads", absl::StrCat(machine.threads),
                                         "--vectors", machine.vectors};
-  for (const std::string& field : machine.run.set) arguments.insert(arguments.end(), {"--set", field});
-  std::function<bool()> is_cancelled;
-  if (signals != nullptr) is_cancelled = [signals] { return signals->Wait(absl::Milliseconds(50)).has_value(); };
-  EPS_ASSIGN_OR_RETURN(const ProgramEnd end, RunProgram(programs + "/gpu_worker", std::move(arguments), is_cancelled));
+  std::vector<std::string> fields = machine.run.set;
+  if (machine.run.steps > 0) fields.push_back(absl::StrCat("steps=", machine.run.steps));
+  for (const std::string& field : fields) arguments.insert(arguments.end(), {"--set", field});
+  CancelledWithin cancelled_within;
+  if (signals != nullptr) cancelled_within = [signals](absl::Duration time) { return signals->Wait(time).has_value(); };
+  EPS_ASSIGN_OR_RETURN(const ProgramEnd end,
+                       RunProgram(programs + "/gpu_worker", std::move(arguments), cancelled_within));
   if (end.exit_code == kExitBadInput) return absl::InvalidArgumentError(end.last_words);
   if (end.exit_code != kExitDone) return absl::InternalError(end.last_words);
-  EPS_ASSIGN_OR_RETURN(worker::Profile profile, worker::ReadProfile(out));
-  if (before.ok() && worker::AddLayersOf(*before, profile)) EPS_RETURN_IF_ERROR(worker::WriteProfile(out, profile));
-  return profile;
+  const absl::StatusOr<worker::Profile> measured = worker::ReadProfile(fresh);
+  unlink(fresh.c_str());
+  EPS_RETURN_IF_ERROR(measured.status());
+  worker::Profile kept = *measured;
+  if (const absl::StatusOr<worker::Profile> before = worker::ReadProfile(out); before.ok()) {
+    worker::AddLayersOf(*before, kept);
+  }
+  EPS_RETURN_IF_ERROR(worker::WriteProfile(out, kept));
+  return measured;
 }
 
 }  // namespace eps::cli

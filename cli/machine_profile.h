@@ -13,16 +13,18 @@ namespace eps::cli {
 // What is measured, and with the layers of which run.
 struct MachineToMeasure {
   RunFlags run;
-  std::string device;
-  int threads = 1;
-  std::string vectors;
+  std::string device;   // "cpu", "cuda" or "cuda:I"
+  int threads = 1;      // that compute
+  std::string vectors;  // of kVectorWidths
 };
 
-// Measures it with `gpu_worker --measure` into the file `out`, which takes some seconds in which nothing else should run; of
-// a large layer more. What `out` has of other runs' layers, measured on the same hardware, stays there.
+// Measures it with `gpu_worker --measure` into the file `out`, in a folder that is there. Blocks for some seconds, or with
+// wide layers some more, in which nothing else should run. Layers of other runs that `out` has of the same hardware stay in
+// it; what is returned is what was measured.
 //
 // signals: one that comes ends it; may be null.
-// Errors: INVALID_ARGUMENT what the worker says of the run · CANCELLED by a signal · INTERNAL what else the worker says
+// Errors: INVALID_ARGUMENT what the worker says of the run · CANCELLED by a signal · INTERNAL what else the worker says ·
+// RunProgram's · ReadProfile's · WriteProfile's
 absl::StatusOr<worker::Profile> MeasureMachine(const MachineToMeasure& machine, const std::string& out,
                                                SignalQueue* signals);
 

@@ -201,7 +201,7 @@ void PrintJson(const WholePlan& plan, const std::optional<PlanExplanation>& expl
                                    {"swapped_inner", plan.device.inner.swapped},
                                    {"recomputed_inner", plan.device.inner.recomputed()},
                                    {"depth_first_blocks", plan.device.depth_first_blocks},
-                                   {"weight_slots", plan.device.num_weight_slots()},
+                                   {"weight_slots", plan.device.weight_slots_in_turn()},
                                    {"keeps_logits", plan.device.keeps_logits},
                                    {"buffers", buffers}}},
                                  {"step",

@@ -102,8 +102,8 @@ void AddProfile(CLI::App& app, int* exit_code) {
   AddVectorsTo(*command, flags->vectors);
   command
       ->add_option("--out", flags->out,
-                   "Writes it there, for --profile. Default: it is kept where plans and workers look for it, below "
-                   "$XDG_CACHE_HOME/eps or ~/.cache/eps")
+                   "Writes it there, for --profile; layers of other runs that the file has of the same hardware stay. "
+                   "Default: it is kept where plans and workers look for it, below $XDG_CACHE_HOME/eps or ~/.cache/eps")
       ->type_name("FILE")
       ->check(NotEmpty());
   command->callback([flags, exit_code] { *exit_code = ReportStart(RunProfile(*flags)); });

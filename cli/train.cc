@@ -342,39 +342,51 @@ SittingEnd RunSittings(const TrainFlags& flags, const SittingSetup& setup) {
   }
 }
 
-// Where a long run would be planned from nominal figures, or from other runs' layers, its GPU is measured first, and kept for
-// later ones like it. With a cpu there is less to choose. What fails is told, and the run goes on without.
-// Errors: CANCELLED by a signal
-absl::Status MeasureFirst(TrainFlags& flags, SignalQueue& signals) {
-  WorkerFlags& worker = flags.worker;
-  const int threads = flags.ThreadsPerWorker();
-  const std::string kept = worker::KeptProfilePath(worker.device, threads, worker.vectors);
-  if (!worker.profile_is_default || worker.device == "cpu" || kept.empty()) return absl::OkStatus();
-  const absl::StatusOr<RunConfig> run = LoadRunToTrain(flags.ForPreflight());
-  const absl::StatusOr<worker::Profile> profile = LoadProfile(worker.profile, worker.device);
-  if (!run.ok() || !profile.ok()) return absl::OkStatus();  // as those say who need it
+// Whether the run's GPU should be measured before it is planned: the run begins, nobody has said what to plan from, and no
+// profile that is kept has its layers. With a cpu there is less to choose. What cannot be read is told by who needs it.
+bool IsWorthMeasuringFirst(const TrainFlags& flags) {
+  if (flags.resume || !flags.worker.profile_is_default || flags.worker.device == "cpu") return false;
+  const absl::StatusOr<RunConfig> run = flags.run.Load();
+  const absl::StatusOr<worker::Profile> profile = LoadProfile(flags.worker.profile, flags.worker.device);
+  if (!run.ok() || !profile.ok()) return false;
   const absl::StatusOr<ModelSpec> model = BuildModel(run->model);
-  const absl::StatusOr<worker::KernelSizes> kernels = worker::FindKernelSizes(worker.device, run->precision.wire);
-  if (!model.ok() || !kernels.ok()) return absl::OkStatus();
-  const absl::StatusOr<Version> newest = FindNewestCheckpoint(CheckpointDirectory(flags.OutFolder() + "/checkpoints"));
-  const int64_t steps_left = run->steps - (flags.resume && newest.ok() ? newest->value() : 0);
-  if (!worker::IsWorthMeasuring(*profile, *model, *run, *kernels, steps_left, flags.workers)) return absl::OkStatus();
+  const absl::StatusOr<worker::KernelSizes> kernels = worker::FindKernelSizes(flags.worker.device, run->precision.wire);
+  return model.ok() && kernels.ok() && worker::IsWorthMeasuring(*profile, *model, *run, *kernels, flags.workers);
+}
+
+// Measures the GPU where that is worth it, and keeps the profile for later runs. What fails is told, and the run goes on
+// without. Errors: CANCELLED by a signal
+absl::Status MeasureFirst(TrainFlags& flags, SignalQueue& signals) {
+  const int threads = flags.ThreadsPerWorker();
+  const std::string kept = worker::KeptProfilePath(flags.worker.device, threads, flags.worker.vectors);
+  if (kept.empty() || !IsWorthMeasuringFirst(flags)) return absl::OkStatus();
   if (!MakeDirs(DirName(kept)).ok() || !CheckReplaceable(kept).ok()) return absl::OkStatus();
   std::fprintf(stderr,
                "eps: measuring %s with the layers of %s first, once, some ten seconds and more (--profile nominal goes "
                "without)\n",
-               worker.device.c_str(), flags.run.run.c_str());
+               flags.worker.device.c_str(), flags.run.run.c_str());
   const absl::Status measured =
-      MeasureMachine({.run = flags.run, .device = worker.device, .threads = threads, .vectors = worker.vectors}, kept,
-                     &signals)
+      MeasureMachine(
+          {.run = flags.run, .device = flags.worker.device, .threads = threads, .vectors = flags.worker.vectors}, kept,
+          &signals)
           .status();
   if (absl::IsCancelled(measured)) return measured;
   if (!measured.ok()) {
-    std::fprintf(stderr, "eps: it could not be measured, and is planned without: %s\n",
+    std::fprintf(stderr, "eps: measuring failed, and the run is planned from what there is: %s\n",
                  std::string(measured.message()).c_str());
   }
-  worker.profile = worker::ChooseProfile("", worker.device, threads, worker.vectors);
+  flags.worker.profile = worker::ChooseProfile("", flags.worker.device, threads, flags.worker.vectors);
   return absl::OkStatus();
+}
+
+// Of a run that was not begun; the exit code.
+int EndBeforeStart(const std::string& out, bool out_is_new, int signal) {
+  std::error_code ignored;
+  if (out_is_new) {
+    for (const std::string& folder : {out + "/logs", out}) std::filesystem::remove(folder, ignored);
+  }
+  std::fprintf(stderr, "eps: ended by a signal before anything was started\n");
+  return kExitSignal + signal;
 }
 
 int RunTrain(TrainFlags flags) {
@@ -413,13 +425,7 @@ int RunTrain(TrainFlags flags) {
       return StartExitCode(each);
     }
   }
-  if (!MeasureFirst(flags, *signals).ok()) {
-    if (out_is_new) {
-      for (const std::string& made : {out + "/logs", out}) std::filesystem::remove(made, ignored);
-    }
-    std::fprintf(stderr, "eps: ended by a signal before anything was started\n");
-    return kExitSignal + signals->last();
-  }
+  if (!MeasureFirst(flags, *signals).ok()) return EndBeforeStart(out, out_is_new, signals->last());
   if (flags.trace) {
     std::filesystem::remove_all(out + "/trace", ignored);  // of a sitting that was killed
     if (const absl::Status folder = MakeDirs(out + "/trace"); !folder.ok()) {
@@ -490,6 +496,7 @@ void AddTrain(CLI::App& app, int* exit_code) {
   command->add_flag("--quiet", flags->quiet, "No progress");
   command->footer(
       "In DIR it leaves summary.json, metrics.jsonl, loss.svg, checkpoints/ and logs/ (docs/formats.md).\n"
+      "A long run on a GPU, of whose layers no profile is kept, is measured first when it begins, as by eps profile.\n"
       "SIGINT and SIGTERM let the step in progress finish, write its checkpoint, and end with 130 or 143.");
   command->callback([flags, exit_code] { *exit_code = RunTrain(*flags); });
 }

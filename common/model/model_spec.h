@@ -133,7 +133,7 @@ struct ModelSpec {
   // Below it no layer trains, and a backward pass ends with it.
   LayerId lowest_trainable_layer() const;
   int64_t max_layer_elems() const;
-  // Of blocks, and what of them is trained.
+  // Of the largest block, and of the one that trains most; 0: there is none.
   int64_t max_block_elems() const;
   int64_t max_trainable_block_elems() const;
   const BlobSpec& blob(BlobId id) const { return blobs[id.value()]; }

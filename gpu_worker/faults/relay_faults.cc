@@ -37,22 +37,24 @@ void StaleWeights(const ModelSpec& model, LayerId layer, bool backward, Steps& s
   }
 }
 
-// The gradient starts once more behind the first micro-batch.
+// The gradient starts once more behind the first micro-batch: the second one writes what zeroing leaves out. With a single
+// micro-batch there is none to start it.
 void DropMicroBatch(LayerId layer, Steps& steps) {
   const auto dropped = std::find_if(steps.begin(), steps.end(), [&](const RelayStep& step) {
     return step.kind == Kind::kBackward && step.layer == layer && step.micro_batch == 0;
   });
   if (dropped == steps.end()) return;
+  const auto next = std::find_if(dropped + 1, steps.end(), [&](const RelayStep& step) {
+    return step.kind == Kind::kBackward && step.layer == layer && step.vnode == dropped->vnode;
+  });
+  if (next == steps.end()) return;
+  next->starts_gradient = true;
   RelayStep zero;
   zero.kind = Kind::kZeroGradient;
   zero.layer = layer;
   zero.backward = true;
   zero.vnode = dropped->vnode;
   zero.gradient = dropped->gradient;
-  const auto next = std::find_if(dropped + 1, steps.end(), [&](const RelayStep& step) {
-    return step.kind == Kind::kBackward && step.layer == layer && step.vnode == dropped->vnode;
-  });
-  if (next != steps.end()) next->starts_gradient = true;
   const auto at = static_cast<int>(dropped - steps.begin()) + 1;
   steps.insert(steps.begin() + at, std::move(zero));
   for (RelayStep& step : steps) {

@@ -73,7 +73,7 @@ TEST_F(RelayFaultsTest, EveryFaultChangesAFewStepsOfItsLayerAlone) {
   }
 }
 
-TEST_F(RelayFaultsTest, ADroppedMicroBatchIsWipedRightBehindItsBackwardTheNextOneStartsAndNothingElseMoves) {
+TEST_F(RelayFaultsTest, ADroppedMicroBatchIsWipedAndTheNextOneStartsTheGradient) {
   const std::vector<RelayStep> right = Right();
   std::vector<RelayStep> wrong = Wrong("drop_micro_batch@h.2");
   ASSERT_EQ(wrong.size(), right.size() + 1);

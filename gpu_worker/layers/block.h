@@ -59,8 +59,8 @@ struct BlockArgs {
   bool is_first = false;          // of the model's blocks
   const void* weights = nullptr;  // the layer in the compute dtype
   int64_t trainable_elems = 0;    // of the layer (LayerSpec)
-  // Backward: whether the gradients of weights are written rather than added to, so that what lay there need not be zero, nor
-  // be read. Of all else it must be (ZeroedGradient).
+  // Backward: whether the gradients of weights are written rather than added to, whatever lay there. The rest
+  // (ZeroedGradientRanges) is added to either way, and must be zero before a vnode's first micro-batch.
   bool starts_gradient = false;
   Documents documents;                  // of the micro-batch
   const float* rotary_table = nullptr;  // of RotaryArgs; null where the family has no rotary positions
@@ -72,7 +72,7 @@ struct BlockArgs {
 void BlockForward(Kernels& kernels, const BlockArgs& args, const void* x, void* y);
 
 // x: act (M, C), the block's input. dy: act (M, C), in: the gradient of y, out: that of x.
-// gradient: the layer's slot, fp32, added to: GradientElems of it.
+// gradient: the layer's slot, fp32, GradientElems of it: added to, or with starts_gradient written.
 void BlockBackward(Kernels& kernels, const BlockArgs& args, const void* x, void* dy, float* gradient);
 
 }  // namespace eps::worker

@@ -60,7 +60,7 @@ int64_t GradientElems(const ModelSpec& model, const LayerSpec& layer) {
   return end;
 }
 
-std::vector<ElemRange> ZeroedGradient(const ModelSpec& model, const LayerSpec& layer) {
+std::vector<ElemRange> ZeroedGradientRanges(const ModelSpec& model, const LayerSpec& layer) {
   std::vector<ElemRange> written;
   for (const BlobUse& use : layer.blobs) {
     for (const TensorSpec& tensor : model.blob(use.blob).tensors) {
@@ -75,7 +75,7 @@ std::vector<ElemRange> ZeroedGradient(const ModelSpec& model, const LayerSpec& l
   int64_t at = 0;
   for (const ElemRange& range : written) {
     if (range.first > at) zeroed.push_back({at, range.first});
-    at = range.end;
+    at = range.end / kTensorAlignElems * kTensorAlignElems;  // kernels want an aligned start; the product comes later
   }
   if (at < end) zeroed.push_back({at, end});
   return zeroed;
@@ -86,8 +86,8 @@ LayerSizes SizesOf(const ModelSpec& model, const LayerSpec& layer, const LayerSh
   LayerSizes sizes;
   sizes.wire_bytes = layer.num_elems * SizeOf(shape.wire);
   sizes.gradient_bytes = GradientElems(model, layer) * int64_t{sizeof(float)};
-  for (const ElemRange& range : ZeroedGradient(model, layer)) {
-    sizes.zeroed_gradient_bytes += range.size() * int64_t{sizeof(float)};
+  for (const ElemRange& range : ZeroedGradientRanges(model, layer)) {
+    sizes.zeroed_gradient_bytes += range.num_elems() * int64_t{sizeof(float)};
   }
   switch (layer.kind) {
     case LayerKind::kEmbedding:  // gathers from the wire form, and its backward needs the tokens alone

@@ -82,7 +82,7 @@ struct LayerSizes {
   int64_t wire_bytes = 0;              // a weight slot
   int64_t expanded_bytes = 0;          // its weights in the compute dtype; 0 if nothing is expanded as a whole
   int64_t gradient_bytes = 0;          // fp32, GradientElems
-  int64_t zeroed_gradient_bytes = 0;   // of these, ZeroedGradient
+  int64_t zeroed_gradient_bytes = 0;   // of these, ZeroedGradientRanges
   int64_t inner_bytes = 0;             // what backward needs beside the boundary
   int64_t forward_scratch_bytes = 0;   // recomputing needs no more than that
   int64_t backward_scratch_bytes = 0;  // the head's one visit is counted here
@@ -95,12 +95,12 @@ int64_t GradientElems(const ModelSpec& model, const LayerSpec& layer);
 struct ElemRange {
   int64_t first = 0, end = 0;
 
-  int64_t size() const { return end - first; }
-  friend bool operator==(const ElemRange&, const ElemRange&) = default;
+  int64_t num_elems() const { return end - first; }
 };
-// What of them must be zero before a vnode's first micro-batch, rising: all but the gradients of weights that are multiplied
-// by, which that one's backward writes (BlockArgs::starts_gradient).
-std::vector<ElemRange> ZeroedGradient(const ModelSpec& model, const LayerSpec& layer);
+// What of GradientElems must be zero before a vnode's first micro-batch, rising, from multiples of kTensorAlignElems on. The
+// rest are gradients of matrices, a product each, which that micro-batch writes (BlockArgs::starts_gradient). Of the embedding
+// all must be, as tokens choose the rows.
+std::vector<ElemRange> ZeroedGradientRanges(const ModelSpec& model, const LayerSpec& layer);
 LayerSizes SizesOf(const ModelSpec& model, const LayerSpec& layer, const LayerShape& shape, const KernelSizes& kernels);
 
 // Which micro-batch a layer runs: all that its random numbers depend on.

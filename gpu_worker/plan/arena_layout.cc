@@ -42,8 +42,8 @@ class ArenaBuilder {
     for (int64_t i = 0; i < count; ++i) spans.push_back(Take(num_bytes));
     return spans;
   }
-  // The first one of another size than the others.
-  std::vector<ArenaSpan> TakeFirst(int64_t count, int64_t first_bytes, int64_t other_bytes) {
+  // The first one of another size than the others; one at least.
+  std::vector<ArenaSpan> TakeWithFirst(int64_t count, int64_t first_bytes, int64_t other_bytes) {
     std::vector<ArenaSpan> spans = {Take(first_bytes)};
     while (static_cast<int64_t>(spans.size()) < count) spans.push_back(Take(other_bytes));
     return spans;
@@ -186,8 +186,8 @@ RelayPlan LayArena(const PlanRequest& request, const PlanNeeds& needs, const Pla
     for (const int64_t bytes : needs.wire_bytes) plan.weight_slots.push_back(arena.Take(bytes));
   } else {
     const int64_t slots = choice.weight_slots + choice.depth_first_blocks;
-    plan.weight_slots = arena.TakeFirst(std::clamp<int64_t>(slots, 1, needs.num_layers), needs.largest.wire_bytes,
-                                        needs.block_wire_bytes);
+    plan.weight_slots = arena.TakeWithFirst(std::clamp<int64_t>(slots, 1, needs.num_layers), needs.largest.wire_bytes,
+                                            needs.block_wire_bytes);
   }
   plan.expanded_weights = arena.Take(needs.largest.expanded_bytes);
   plan.gradient_slots = arena.Take(choice.gradient_slots, needs.largest.gradient_bytes);
@@ -195,11 +195,11 @@ RelayPlan LayArena(const PlanRequest& request, const PlanNeeds& needs, const Pla
   plan.depth_first_gradient_slots = arena.Take(
       needs.depth_first_gradient_slots(choice.depth_first_blocks, choice.gradient_slots), needs.block_gradient_bytes);
   const int64_t push_elem_bytes = SizeOf(PushDtype(needs, choice.gradient_slots));
-  plan.leaves_from_weights = !plan.resident && push_elem_bytes <= SizeOf(request.run->precision.wire);
+  plan.pushes_from_weight_slots = !plan.resident && push_elem_bytes <= SizeOf(request.run->precision.wire);
   const int64_t block_push_bytes = needs.block_push_elems * push_elem_bytes;
-  const bool blocks_alone = plan.leaves_from_weights && needs.num_vnodes == 1;
-  plan.push_slots = arena.TakeFirst(
-      choice.push_slots, blocks_alone ? block_push_bytes : needs.push_elems * push_elem_bytes, block_push_bytes);
+  const bool only_blocks_push = plan.pushes_from_weight_slots && needs.num_vnodes == 1;
+  plan.push_slots = arena.TakeWithFirst(
+      choice.push_slots, only_blocks_push ? block_push_bytes : needs.push_elems * push_elem_bytes, block_push_bytes);
   plan.boundary_slots = arena.Take(choice.boundary_slots, needs.boundary_bytes);
   plan.token_slots = arena.Take(RelayPlan::kTokenSlots, needs.token_bytes);
   plan.inner = {.total = InnerTotal(needs, choice), .kept = choice.kept_inner, .swapped = choice.swapped_inner};

@@ -41,9 +41,9 @@ void GradientSteps::StartVisit(const Turn& turn) {
 }
 
 int GradientSteps::SlotOf(const Turn& turn) const {
-  if (plan_.depth_first_gradient_slots.empty()) return static_cast<int>(gatherings_[IndexOf(turn)].sums.size());
   const size_t index = IndexOf(turn);
-  return static_cast<int>(index * plan_.gradient_slots.size() + gatherings_[index].sums.size());
+  const size_t first = plan_.depth_first_gradient_slots.empty() ? 0 : index * plan_.gradient_slots.size();
+  return static_cast<int>(first + gatherings_[index].sums.size());
 }
 
 // In a frozen layer, too, where kernels add up what nobody reads: else it would grow without bounds.
@@ -53,13 +53,13 @@ void GradientSteps::StartVnode(const Turn& turn) {
   steps_.Add(zero, {}, {ResourceOf(ResourceKind::kGradient, zero.gradient)});
 }
 
-void GradientSteps::EndVnode(const Turn& turn, int free_weights) {
+void GradientSteps::EndVnode(const Turn& turn, int free_weight_slot) {
   if (!model_.layer(turn.layer).trains()) return;
   Gathering& gathering = GatheringOf(turn);
   const TreeNode node = pushed_[gathering.num_nodes];
   if (node.is_leaf() && !pass_.in_group()) {
     ++gathering.num_nodes;
-    return PushLeaf(turn, node, free_weights);
+    return PushLeaf(turn, node, PushSlotOf(turn, free_weight_slot));
   }
   RelayStep finish = StepOfNode(Kind::kFinishLeaf, turn, node);
   steps_.Add(finish, {},
@@ -75,20 +75,21 @@ void GradientSteps::EndVnode(const Turn& turn, int free_weights) {
   if (pass_.in_group()) {
     GiveNode(turn, node);
   } else {
-    PushNode(turn, node, free_weights);
+    PushNode(turn, node, PushSlotOf(turn, free_weight_slot));
   }
 }
 
+// Only the first one has room for what is larger than a block's.
 int GradientSteps::TakePushSlot(LayerId layer) {
-  const int slot = model_.layer(layer).trainable_elems > model_.max_trainable_block_elems() ? 0 : next_push_;
+  const bool is_large = model_.layer(layer).trainable_elems > model_.max_trainable_block_elems();
+  EPS_CHECK(!is_large || !plan_.pushes_from_weight_slots || plan_.num_vnodes > 1);
+  const int slot = is_large ? 0 : next_push_;
   next_push_ = (slot + 1) % num_push_slots();
   return slot;
 }
 
-int GradientSteps::PushSlotOf(const Turn& turn, int free_weights) {
-  const bool waits_for_it = turn.kind == LayerKind::kBlock && !turn.depth_first;  // the next block, for the slot
-  const bool from_weights = plan_.leaves_from_weights && free_weights >= 0 && !waits_for_it;
-  return from_weights ? num_push_slots() + free_weights : TakePushSlot(turn.layer);
+int GradientSteps::PushSlotOf(const Turn& turn, int free_weight_slot) {
+  return free_weight_slot >= 0 ? num_push_slots() + free_weight_slot : TakePushSlot(turn.layer);
 }
 
 Resource GradientSteps::PushResource(int slot) const {
@@ -128,16 +129,16 @@ void GradientSteps::AddTopTwo(const Turn& turn, TreeNode node) {
              {ResourceOf(ResourceKind::kGradient, step.gradient)});
 }
 
-void GradientSteps::PushNode(const Turn& turn, TreeNode node, int free_weights) {
+void GradientSteps::PushNode(const Turn& turn, TreeNode node, int slot) {
   RelayStep emit = StepOfNode(Kind::kEmitGradient, turn, node);
-  emit.push = PushSlotOf(turn, free_weights);
+  emit.push = slot;
   steps_.Add(emit, {ResourceOf(ResourceKind::kGradient, emit.gradient)}, {PushResource(emit.push)});
   AddPush(turn, emit);
 }
 
-void GradientSteps::PushLeaf(const Turn& turn, TreeNode leaf, int free_weights) {
+void GradientSteps::PushLeaf(const Turn& turn, TreeNode leaf, int slot) {
   RelayStep emit = StepOfNode(Kind::kEmitLeaf, turn, leaf);
-  emit.push = PushSlotOf(turn, free_weights);
+  emit.push = slot;
   steps_.Add(emit, {ResourceOf(ResourceKind::kGradient, emit.gradient)},
              {PushResource(emit.push), ResourceOf(ResourceKind::kFlags, emit.flags)});
   AddPush(turn, emit);

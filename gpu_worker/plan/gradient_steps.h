@@ -17,7 +17,7 @@
 namespace eps::worker {
 
 // What becomes of a layer's gradient on the way back: each vnode's is started, added to and finished; vnodes are summed in
-// the reduction tree's order, as far as the plan's gradient slots reach; each node that is complete leaves by a push slot.
+// the reduction tree's order, as far as the plan's gradient slots reach; each node that is complete leaves by a push slot, or by a weight slot that is over.
 // In a group it goes round among the members instead, whose rounds are the same for all of them, and this worker pushes its
 // part of the sums.
 //
@@ -33,8 +33,8 @@ class GradientSteps {
   void StartVnode(const Turn& turn);
   // Where the vnode in work adds up its gradient.
   int SlotOf(const Turn& turn) const;
-  // free_weights: a slot of weights that has room for the layer's, and that nobody needs any more; -1: none.
-  void EndVnode(const Turn& turn, int free_weights);
+  // free_weight_slot: one that has room for the layer's gradient, and that nobody needs any more; -1: none.
+  void EndVnode(const Turn& turn, int free_weight_slot);
 
   // Before each turn is computed. In a group: if the group's area is written after this turn, what lies there is summed and
   // leaves first.
@@ -55,13 +55,13 @@ class GradientSteps {
 
   int num_push_slots() const { return static_cast<int>(plan_.push_slots.size()); }
   int TakePushSlot(LayerId layer);
-  int PushSlotOf(const Turn& turn, int free_weights);
+  int PushSlotOf(const Turn& turn, int free_weight_slot);
   Resource PushResource(int slot) const;
   RelayStep StepOfNode(RelayStep::Kind kind, const Turn& turn, TreeNode node);
   bool TopTwoAreSiblings(const std::vector<TreeNode>& sums) const;
   void AddTopTwo(const Turn& turn, TreeNode node);
-  void PushNode(const Turn& turn, TreeNode node, int free_weights);
-  void PushLeaf(const Turn& turn, TreeNode leaf, int free_weights);
+  void PushNode(const Turn& turn, TreeNode node, int slot);
+  void PushLeaf(const Turn& turn, TreeNode leaf, int slot);
   void AddPush(const Turn& turn, const RelayStep& emitted);
 
   bool GivesFirstNode(const Turn& turn) const;

@@ -288,12 +288,10 @@ class Planner {
 
   // Gradients of blocks that are depth first come one behind the other, faster than they leave.
   void TryPushSlots() {
-    int from = 0;
-    while (from != best_.choice.push_slots && from < kMostPushSlots) {
-      from = best_.choice.push_slots;
+    for (int slots = best_.choice.push_slots + 1; slots <= kMostPushSlots; ++slots) {
       PlanChoice choice = best_.choice;
-      ++choice.push_slots;
-      TryChanged(choice);
+      choice.push_slots = slots;
+      if (!TryChanged(choice) || best_.choice.push_slots < slots) return;
     }
   }
 

@@ -25,8 +25,8 @@ absl::StatusOr<RelayPlan> MakeRelayPlan(const PlanRequest& request);
 // Whether there is one; without the search.
 absl::Status CheckFits(const PlanRequest& request);
 
-// That N. It depends on neither num_layers nor micro_batches, unless the run asks to be resident, to keep inner activations
-// or to have boundaries on the device, or the host may not hold them all (host_stash_bytes). INT64_MAX
+// That N. It depends on neither num_layers nor micro_batches, unless the run asks to be resident, to keep inner activations,
+// to have boundaries on the device or some blocks depth first, or the host may not hold them all (host_stash_bytes). INT64_MAX
 // where MakeRelayPlan says INVALID_ARGUMENT.
 int64_t SmallestCapBytes(const PlanRequest& request);
 

@@ -128,7 +128,7 @@ TEST(PlannerTest, AllSlotsButTheFirstHaveRoomForABlockAlone) {
   run.run.relay.depth_first_blocks = 1;
   ASSERT_OK_AND_ASSIGN(const RelayPlan plan, run.Plan(0));
   ExpectSound(plan);
-  EXPECT_EQ(plan.num_weight_slots(), 3);
+  EXPECT_EQ(plan.weight_slots_in_turn(), 3);
   const std::vector<int64_t> weights = {run.model.max_layer_elems() * 2, run.model.max_block_elems() * 2};
   ASSERT_EQ(plan.weight_slots.size(), 4);
   for (size_t i = 0; i < 4; ++i) {
@@ -137,12 +137,17 @@ TEST(PlannerTest, AllSlotsButTheFirstHaveRoomForABlockAlone) {
   ASSERT_GT(plan.push_slots.size(), 1);  // of sums, in fp32
   EXPECT_EQ(plan.push_slots[0].num_bytes, RoundUp(weights[0] * 2, kArenaAlignBytes));
   EXPECT_EQ(plan.push_slots[1].num_bytes, RoundUp(weights[1] * 2, kArenaAlignBytes));
-  EXPECT_THAT(Print(plan), ::testing::HasSubstr("1 slot * "));
-  EXPECT_FALSE(plan.leaves_from_weights);  // which has no room for fp32
+  EXPECT_THAT(Print(plan),
+              ::testing::HasSubstr(absl::StrCat(
+                  "(1 slot * ", FormatByteSize(plan.weight_slots[0].num_bytes), ", 3 slots * ",
+                  FormatByteSize(plan.weight_slots[1].num_bytes),
+                  ": one for the largest layer, the others for blocks, wire form; of these one for each of "
+                  "the last block, which is depth first)")));
+  EXPECT_FALSE(plan.pushes_from_weight_slots);  // which has no room for fp32
   // A single vnode's gradients of head and embedding leave from the first weight slot.
   run.run.batch.virtual_nodes = 1;
   ASSERT_OK_AND_ASSIGN(const RelayPlan alone, run.Plan(0));
-  EXPECT_TRUE(alone.leaves_from_weights);
+  EXPECT_TRUE(alone.pushes_from_weight_slots);
   for (const ArenaSpan& slot : alone.push_slots) EXPECT_EQ(slot.num_bytes, RoundUp(weights[1], kArenaAlignBytes));
 }
 
@@ -265,7 +270,7 @@ TEST(PlannerTest, TheLastBlocksAreDepthFirstWhereThatMakesTheStepShorter) {
   ASSERT_GT(blocks, 0);
   EXPECT_EQ(plan.inner.total, (4 - blocks) * 4 * 2);
   EXPECT_LE(plan.inner.kept + blocks, static_cast<int64_t>(plan.inner_slots.size()));
-  EXPECT_EQ(plan.weight_slots.size(), plan.num_weight_slots() + static_cast<size_t>(blocks));
+  EXPECT_EQ(plan.weight_slots.size(), plan.weight_slots_in_turn() + static_cast<size_t>(blocks));
   EXPECT_EQ(plan.depth_first_gradient_slots.size(), static_cast<size_t>(blocks) * plan.gradient_slots.size());
 
   // Half of what a block costs on its way back is the price of not keeping what is inside.
@@ -298,7 +303,7 @@ TEST(PlannerTest, ARunMaySayHowManyBlocksAreDepthFirst) {
           ExpectSound(plan);
           EXPECT_EQ(plan.depth_first_blocks, blocks);
           EXPECT_EQ(plan.weight_slots.size(),
-                    resident ? run.model.layers.size() : plan.num_weight_slots() + static_cast<size_t>(blocks));
+                    resident ? run.model.layers.size() : plan.weight_slots_in_turn() + static_cast<size_t>(blocks));
           EXPECT_EQ(plan.inner.total, (4 - blocks) * 4 * 2);
           EXPECT_TRUE(plan.inner.keeps_all() || inner != InnerPolicy::kKeep);
         }

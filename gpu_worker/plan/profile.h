@@ -36,9 +36,9 @@ struct Profile {
   std::string hardware;  // for people: the device's model, the host's processor
   std::string device;    // "cpu", "cuda:0"
   int threads = 1;       // that computed
-  std::string measured;  // the date, or "nominal"
+  std::string measured;  // the date, of what was measured last; or "nominal"
 
-  std::vector<LayerTimes> layers;
+  std::vector<LayerTimes> layers;        // of several runs, the newest first
   double gradient_bytes_per_second = 0;  // zeroing, adding, finishing gradients: bytes read and written
   double in_bytes_per_second = 0;        // host to arena, alone
   double out_bytes_per_second = 0;       // arena to host, alone

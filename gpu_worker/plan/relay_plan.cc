@@ -29,15 +29,16 @@ int64_t TotalBytes(const std::vector<ArenaSpan>& slots) {
   return sum;
 }
 
-std::string DepthFirstBlocks(const RelayPlan& plan) {
+std::string DepthFirstText(const RelayPlan& plan) {
   if (plan.depth_first_blocks == 1) return "the last block, which is depth first";
   return absl::StrCat("the last ", plan.depth_first_blocks, " blocks, which are depth first");
 }
 
 std::string WeightsWhy(const RelayPlan& plan) {
   const bool differ = plan.weight_slots.front().num_bytes > plan.weight_slots.back().num_bytes;
-  const std::string all = differ ? "the largest layer, and blocks, wire form" : "the largest layer, wire form";
-  return plan.depth_first_blocks == 0 ? all : absl::StrCat(all, "; one for each of ", DepthFirstBlocks(plan));
+  const std::string all =
+      differ ? "one for the largest layer, the others for blocks, wire form" : "the largest layer, wire form";
+  return plan.depth_first_blocks == 0 ? all : absl::StrCat(all, "; of these one for each of ", DepthFirstText(plan));
 }
 
 std::string BoundariesWhy(const RelayPlan& plan) {
@@ -106,9 +107,13 @@ std::vector<PlanLine> Describe(const RelayPlan& plan) {
                        : absl::StrCat(": sums of up to ", plan.max_subtree_leaves(), " vnodes, fp32")));
   if (!plan.depth_first_gradient_slots.empty()) {
     add("depth-first gradients", TotalBytes(plan.depth_first_gradient_slots),
-        absl::StrCat(Slots(plan.depth_first_gradient_slots), ": of ", DepthFirstBlocks(plan)));
+        absl::StrCat(Slots(plan.depth_first_gradient_slots), ": of ", DepthFirstText(plan)));
   }
-  add("push", TotalBytes(plan.push_slots), absl::StrCat(Slots(plan.push_slots), ": a layer's gradient on its way out"));
+  add("push", TotalBytes(plan.push_slots),
+      absl::StrCat(Slots(plan.push_slots), ": a layer's gradient on its way out",
+                   plan.pushes_from_weight_slots && plan.num_vnodes == 1
+                       ? "; those of head and embedding leave from a weight slot"
+                       : ""));
   add("boundaries", TotalBytes(plan.boundary_slots), absl::StrCat(Slots(plan.boundary_slots), BoundariesWhy(plan)));
   add("tokens", TotalBytes(plan.token_slots), absl::StrCat(Slots(plan.token_slots), ": token ids and labels"));
   add("inner activations", TotalBytes(plan.inner_slots), absl::StrCat(Slots(plan.inner_slots), InnerWhy(plan)));

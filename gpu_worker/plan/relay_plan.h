@@ -34,12 +34,12 @@ struct RelayPlan {
   // soon as it is there: gradient_slots, of which there is one then, do for all.
   int depth_first_blocks = 0;
   std::vector<ArenaSpan> depth_first_gradient_slots;
-  // Whether what leaves last of embedding, head and blocks that are depth first does so from a weight slot, where the layer's
-  // own lay, or anybody's that is over: steps name it by its index behind the push slots. A head's gradient is large, and
-  // those blocks' come one behind the other.
-  bool leaves_from_weights = false;
+  // Whether the last gradients of head and depth-first blocks leave from the slots in which their weights lay, and the
+  // embedding's from the first one: nobody needs these any more. Only where what is pushed is no wider than the wire. Steps
+  // name weight slot i as push slot push_slots.size() + i.
+  bool pushes_from_weight_slots = false;
   // What else leaves the device, in the dtype of the push: the first one has room for any layer's gradient, the others for a
-  // block's. With a single vnode, and leaves_from_weights, all for a block's.
+  // block's. With pushes_from_weight_slots and a single vnode of the run, all for a block's.
   std::vector<ArenaSpan> push_slots;
   // Layer inputs and outputs and their gradients, one micro-batch each. What has no slot is on the host.
   std::vector<ArenaSpan> boundary_slots;
@@ -63,8 +63,8 @@ struct RelayPlan {
   int max_pass_vnodes = 1;  // a worker that holds more runs further passes
   int num_vnodes = 1;       // of the run
 
-  // How far ahead layers are pulled.
-  size_t num_weight_slots() const {
+  // Those beside one for each block that is depth first: what relay.weight_slots tells.
+  size_t weight_slots_in_turn() const {
     return weight_slots.size() - (resident ? 0 : static_cast<size_t>(depth_first_blocks));
   }
 

@@ -31,7 +31,7 @@ struct RelayStep {
     kStoreGradient,  // out: output -> host: the gradient of the layer's input
     kStoreInner,     // out: inner -> host
     kLoadInner,      // in: host -> inner
-    kZeroGradient,   // compute: a vnode's gradient starts: ZeroedGradient
+    kZeroGradient,   // compute: zeroes what a vnode's first backward does not write (ZeroedGradientRanges)
     kFinishLeaf,     // compute: a vnode's gradient is complete
     kAddGradient,    // compute: gradient += other_gradient
     kEmitGradient,   // compute: gradient -> push
@@ -52,7 +52,7 @@ struct RelayStep {
   TreeNode node;  // kFinishLeaf, kAddGradient, kEmitGradient, kEmitLeaf, kPush: what is gathered
   int weights = -1, input = -1, output = -1, tokens = -1, inner = -1;
   int gradient = -1, other_gradient = -1, record = -1;
-  int push = -1;                   // one behind the push slots is a weight slot: RelayPlan::leaves_from_weights
+  int push = -1;                   // behind the push slots: a weight slot (RelayPlan::pushes_from_weight_slots)
   int flags = -1;                  // of a node's leaves: RelayPlan::FlagsOffset
   int host = -1;                   // of loads and stores: RelayPlan::host_boundary_slots, or host_inner_slots
   int round = -1, flag_turn = -1;  // of a group: GroupParts, RelayPlan::GroupFlagsOffset

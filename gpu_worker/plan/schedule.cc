@@ -32,8 +32,7 @@ class ScheduleBuilder {
         inner_places_(pass.inner.empty() ? plan.PlacesOf(turns_.num_stashed_blocks(), turns_.num_items()) : pass.inner),
         is_final_(boundaries != nullptr),
         steps_(is_final_),
-        visits_(VisitsOf(turns_)),
-        weight_slots_(model, plan, visits_),
+        weight_slots_(model, plan, turns_),
         turn_slots_(turns_.size()),
         boundaries_(static_cast<int>(plan.boundary_slots.size()), turns_.size(), boundaries),
         inners_(static_cast<int>(plan.inner_slots.size()), turns_.size(), inners),
@@ -45,7 +44,7 @@ class ScheduleBuilder {
   std::vector<RelayStep> Build() {
     for (size_t t = 0; t < turns_.size(); ++t) {
       if (turns_[t].starts_visit) StartVisit(t);
-      if (NeedsWeights(turns_[t])) UseWeights(turns_[t]);
+      if (turns_[t].needs_weights()) UseWeights(turns_[t]);
       LoadTokens(t);
       Arrange(t, t);
       if (t + 1 < turns_.size()) {
@@ -58,7 +57,7 @@ class ScheduleBuilder {
       Store(t);  // before the vnode's gradient goes out: the next layer waits for it
       Release(t);
       if (EndsVnode(turns_[t])) EndVnode(turns_[t]);
-      if (EndsVisit(turns_[t])) EndVisit(turns_[t]);
+      if (turns_.EndsVisit(turns_[t])) EndVisit(turns_[t]);
     }
     gradients_.EndPass();
     EPS_CHECK(boundaries_.num_host_slots() <= plan_.host_boundary_slots || !is_final_);
@@ -89,31 +88,19 @@ class ScheduleBuilder {
   }
 
   // ---- weights ----
-  static bool NeedsWeights(const Turn& turn) { return turn.kind != LayerKind::kEmbedding || !turn.backward; }
-  static std::vector<Turn> VisitsOf(const Turns& turns) {
-    std::vector<Turn> visits;
-    for (size_t t = 0; t < turns.size(); ++t) {
-      if (turns[t].starts_visit && NeedsWeights(turns[t])) visits.push_back(turns[t]);
-    }
-    return visits;
-  }
   void StartVisit(size_t t) {
     gradients_.StartVisit(turns_[t]);
-    if (!NeedsWeights(turns_[t])) return;
+    if (!turns_[t].needs_weights()) return;
     PullAhead();
-    weight_slots_.Start();
-  }
-  // A block that is depth first is needed until its last backward.
-  bool EndsVisit(const Turn& turn) const {
-    return NeedsWeights(turn) && turn.item == turns_.num_items() - 1 && (turn.backward || !turn.depth_first);
+    weight_slots_.StartVisit();
   }
   void EndVisit(const Turn& turn) {
-    weight_slots_.End(turn.layer.value());
+    weight_slots_.EndVisit(turn.layer.value());
     PullAhead();
   }
   void PullAhead() {
     for (const WeightSlots::Pull& pull : weight_slots_.PullAhead()) {
-      RelayStep step = StepOfVisit(Kind::kPull, visits_[pull.visit]);
+      RelayStep step = StepOfVisit(Kind::kPull, pull.visit);
       step.weights = pull.slot;
       steps_.Add(step, {}, {ResourceOf(ResourceKind::kWeights, pull.slot)});
     }
@@ -416,14 +403,18 @@ class ScheduleBuilder {
     gradients_.StartVnode(turn);
     if (turn.kind == LayerKind::kHead) StartRecord(turn);
   }
-  // The layer's own, if this was its last turn. The embedding's backward needs none, and comes when all visits are over.
-  int FreeWeights(const Turn& turn) const {
-    if (!NeedsWeights(turn)) return 0;
-    return EndsVisit(turn) ? weights_ : -1;
+  // A slot that has room for the layer's gradient and is over with this turn: of head and depth-first blocks that in which
+  // their weights lay; the embedding's backward needs none, and comes when all visits are over. Not of a block that is
+  // breadth first, for whose slot the next pull waits. -1: none.
+  int FreeWeightSlot(const Turn& turn) const {
+    if (!plan_.pushes_from_weight_slots) return -1;
+    if (turn.kind == LayerKind::kEmbedding) return 0;
+    const bool is_breadth_first = turn.kind == LayerKind::kBlock && !turn.depth_first;
+    return turns_.EndsVisit(turn) && !is_breadth_first ? weights_ : -1;
   }
   void EndVnode(const Turn& turn) {
     if (turn.kind == LayerKind::kHead) StoreRecord(turn);
-    gradients_.EndVnode(turn, FreeWeights(turn));
+    gradients_.EndVnode(turn, FreeWeightSlot(turn));
   }
 
   const RelayPlan& plan_;
@@ -433,7 +424,6 @@ class ScheduleBuilder {
 
   const bool is_final_;  // what comes back is known
   StepList steps_;
-  const std::vector<Turn> visits_;  // that need weights: their first turns
   WeightSlots weight_slots_;
   int weights_ = -1;  // the slot of the present turn's
   int expanded_layer_ = -1;

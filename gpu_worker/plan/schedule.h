@@ -17,10 +17,9 @@ namespace eps::worker {
 // What the order does (and no bits depend on it):
 //  - On the way there the in-stream carries pulls alone, so a pull that waits for its version holds up nothing but later
 //    pulls. On the way back, where every version has been seen, it also brings inner activations from the host. A pull
-//    starts when the last reader of its slot is done, weight_slots - 1 layers ahead. A layer that is still in a slot is not
-//    pulled again, and the one that is needed last leaves: with weight_slots >= 2 the last block is pulled once, and with
-//    as many slots as layers (resident) every layer is. Blocks that are depth first have slots of their own and are pulled
-//    once.
+//    starts when the last reader of its slot is done, as many visits ahead as the plan has weight slots (WeightSlots). A
+//    layer that is still in a slot is not pulled again, and the one that is needed last leaves: with two slots and more the
+//    last block is pulled once, as are blocks that are depth first, and with as many slots as layers (resident) every layer.
 //  - Boundaries, and gradients under way, stay in their slots while there is room, and those that are needed last go to
 //    the host: KARMA's swapping by capacity (arXiv:2008.11421), in which the last layers stay, as the way back begins
 //    there. What is in a slot until it is needed is neither stored nor loaded.

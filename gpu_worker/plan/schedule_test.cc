@@ -30,7 +30,7 @@ struct Shape {
   std::vector<int> frozen;
   std::vector<int> dropped;  // blocks, from 1, by the step
   int depth_first = 0;       // blocks, of those that have a backward
-  bool leaves_from_weights = false;
+  bool pushes_from_weight_slots = false;
   bool large_tables = false;  // which only the first slots have room for; a plan that is not resident
 };
 
@@ -41,7 +41,7 @@ std::string Print(const Shape& s) {
                       s.expands ? " expands" : "", s.bf16 ? " bf16" : " fp32", " held ", absl::StrJoin(s.held, ","),
                       " rounds ", s.group_rounds, " frozen ", absl::StrJoin(s.frozen, ","), " dropped ",
                       absl::StrJoin(s.dropped, ","), " depth first ", s.depth_first,
-                      s.large_tables ? " large tables" : "", s.leaves_from_weights ? " leaves from weights" : "");
+                      s.large_tables ? " large tables" : "", s.pushes_from_weight_slots ? " leaves from weights" : "");
 }
 
 // A schedule with all that the checks need. Counts of slots matter to it, and whether the first one is larger, so spans stay
@@ -57,7 +57,7 @@ struct Made {
     }
     model = BuildModel(config).value();
     const int num_layers = shape.layers + 2;
-    plan.max_pass_vnodes = shape.vnodes;
+    plan.max_pass_vnodes = plan.num_vnodes = shape.vnodes;
     plan.resident = shape.resident;
     const int depth_first = plan.depth_first_blocks = std::min(shape.depth_first, BackwardBlocks());
     plan.weight_slots.resize(static_cast<size_t>(shape.resident ? num_layers : shape.weight_slots + depth_first));
@@ -73,7 +73,7 @@ struct Made {
     plan.boundary_slots.resize(static_cast<size_t>(boundary_slots));
     plan.host_boundary_slots = shape.resident ? 0 : std::max(0, boundaries - (boundary_slots - least));
     plan.token_slots.resize(2);
-    plan.leaves_from_weights = shape.leaves_from_weights;
+    plan.pushes_from_weight_slots = shape.pushes_from_weight_slots;
     if (shape.large_tables) plan.weight_slots.front().num_bytes = plan.push_slots.front().num_bytes = 1;
     pass.vnodes = shape.held;
     if (shape.held.empty()) {
@@ -206,7 +206,7 @@ class Simulator {
   int WeightSlotOf(int push) const { return push - static_cast<int>(made_.plan.push_slots.size()); }
   void WritePush(int push, const std::string& content) {
     if (WeightSlotOf(push) < 0) return Write("push", push, content);
-    EXPECT_TRUE(made_.plan.leaves_from_weights);
+    EXPECT_TRUE(made_.plan.pushes_from_weight_slots);
     Write("weights", WeightSlotOf(push), content);
   }
   std::string ReadPush(int push) {
@@ -551,12 +551,12 @@ void Check(const Shape& shape) {
       EXPECT_EQ(step.weights, 0) << DebugString(step, made.model);
     }
     if (shape.large_tables && layer.trainable_elems > made.model.max_trainable_block_elems() && step.push >= 0) {
-      const bool from_weights = shape.leaves_from_weights && step.push == shape.push_slots;
-      EXPECT_TRUE(from_weights || (step.push == 0 && (shape.vnodes > 1 || !shape.leaves_from_weights)))
+      const bool from_weights = shape.pushes_from_weight_slots && step.push == shape.push_slots;
+      EXPECT_TRUE(from_weights || (step.push == 0 && (shape.vnodes > 1 || !shape.pushes_from_weight_slots)))
           << DebugString(step, made.model);
     }
   }
-  const int slots = static_cast<int>(made.plan.num_weight_slots());
+  const int slots = static_cast<int>(made.plan.weight_slots_in_turn());
   // There: N. Back: every block that is no longer in a slot; one slot holds the head.
   EXPECT_EQ(simulator.num_pulls(), blocks + 2 + std::max(0, stashed - (slots - 1)));
   // Whatever else it is, it can be this as well.
@@ -566,8 +566,8 @@ void Check(const Shape& shape) {
     Check(changed);
     changed.large_tables = false;
   }
-  if (shape.group_rounds == 0 && !shape.resident && !shape.leaves_from_weights) {
-    changed.leaves_from_weights = true;
+  if (shape.group_rounds == 0 && !shape.resident && !shape.pushes_from_weight_slots) {
+    changed.pushes_from_weight_slots = true;
     Check(changed);
   }
   if (shape.depth_first > 0 || shape.group_rounds > 0) return;
@@ -619,7 +619,7 @@ TEST(ScheduleTest, AMicroBatchPassesThroughBlocksThatAreDepthFirstTheHeadAndBack
   EXPECT_EQ(OrderFrom(2, Made({.layers = 3, .vnodes = 1, .micro_batches = 3, .depth_first = 2})), want);
 }
 
-// Into slots that are empty, or that a layer leaves which is over by the one before the first of them.
+// None waits for the block before the first of them.
 TEST(ScheduleTest, BlocksThatAreDepthFirstArePulledOnceAndAhead) {
   const Made made({.layers = 5, .vnodes = 1, .micro_batches = 2, .depth_first = 3});
   const std::vector<RelayStep> steps = made.Build();
@@ -633,6 +633,27 @@ TEST(ScheduleTest, BlocksThatAreDepthFirstArePulledOnceAndAhead) {
   // The head takes the place of 1, which is pulled again as soon as the head is over. 2 is there still.
   EXPECT_EQ(pulls, (std::vector<std::string>{"0 into 0", "1 into 1", "2 into 2", "3 into 3", "4 into 4", "5 into 0",
                                              "6 into 1", "1 into 1"}));
+}
+
+// What is pushed last of the head and of blocks that are depth first; the embedding's from the first slot. With two vnodes the
+// first one's gradients leave while the weights are needed.
+TEST(ScheduleTest, TheLastGradientsLeaveFromWeightSlots) {
+  const auto from_weights = [](const Shape& shape) {
+    const Made made(shape);
+    std::vector<std::string> pushes;
+    for (const RelayStep& step : made.Build()) {
+      if (step.kind != Kind::kPush) continue;
+      const int slot = step.push - shape.push_slots;
+      pushes.push_back(absl::StrCat(step.layer.value(), slot >= 0 ? absl::StrCat(" from ", slot) : ""));
+    }
+    return pushes;
+  };
+  Shape shape{.layers = 4, .vnodes = 1, .micro_batches = 2, .depth_first = 2};
+  shape.pushes_from_weight_slots = shape.large_tables = true;
+  EXPECT_EQ(from_weights(shape), (std::vector<std::string>{"5 from 0", "4 from 1", "3 from 3", "2", "1", "0 from 0"}));
+  shape.vnodes = 2;
+  EXPECT_EQ(from_weights(shape), (std::vector<std::string>{"5", "4", "3", "5 from 0", "4 from 1", "3 from 3", "2", "2",
+                                                           "1", "1", "0 from 0", "0 from 0"}));
 }
 
 TEST(ScheduleTest, FrozenLayersPushNothingAndTheWayBackEndsWithTheLowestThatTrains) {

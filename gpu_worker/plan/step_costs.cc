@@ -184,9 +184,9 @@ class StepSeconds {
         return times.forward_seconds;
       case Kind::kHead:
         return std::max(0.0, times.backward_seconds - (step.keeps_logits ? second_logits_seconds_ : 0) -
-                                 NotReadSeconds(step, sizes));
+                                 SavedByStarting(step, sizes));
       case Kind::kBackward:
-        return std::max(0.0, times.backward_seconds - NotReadSeconds(step, sizes));
+        return std::max(0.0, times.backward_seconds - SavedByStarting(step, sizes));
       case Kind::kZeroGradient:
         return Gradient(static_cast<double>(sizes.zeroed_gradient_bytes));
       case Kind::kFinishLeaf:  // read, rounded in place
@@ -222,7 +222,7 @@ class StepSeconds {
   double Out(int64_t bytes) const { return Over(static_cast<double>(bytes), profile_.out_bytes_per_second); }
   double Gradient(double bytes) const { return Over(bytes, profile_.gradient_bytes_per_second); }
   // What a backward that starts a gradient has less to do than one that adds to it, which is what was measured.
-  double NotReadSeconds(const RelayStep& step, const LayerSizes& sizes) const {
+  double SavedByStarting(const RelayStep& step, const LayerSizes& sizes) const {
     return step.starts_gradient ? Gradient(static_cast<double>(sizes.gradient_bytes - sizes.zeroed_gradient_bytes)) : 0;
   }
   const LayerTimes& TimesOfLayer(const LayerSpec& layer) const {

@@ -108,7 +108,7 @@ TEST_F(StepCostsTest, ALeafThatIsPushedAloneIsReadOnceAndWrittenOnce) {
   }
 }
 
-TEST_F(StepCostsTest, ABackwardThatStartsAGradientReadsNoneOfItsWeights) {
+TEST_F(StepCostsTest, ABackwardThatStartsAGradientSavesReadingIt) {
   const ModelSpec model = BuildModel(run_.model).value();
   const StepCosts costs = CostsOf(profile_, model, run_, CpuKernelSizes(), LinkKind::kInPlace);
   for (const auto& [layer, kind, weights] :

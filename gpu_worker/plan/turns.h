@@ -23,6 +23,7 @@ struct Turn {
 
   bool needs_input() const { return kind != LayerKind::kEmbedding; }
   bool needs_gradient() const { return backward && kind != LayerKind::kHead; }
+  bool needs_weights() const { return kind != LayerKind::kEmbedding || !backward; }
 };
 
 // The turns of a pass in their order: every layer's items on the way there, the head's, and back to the lowest layer that
@@ -43,6 +44,10 @@ class Turns {
   int num_items() const { return num_items_; }
   int num_depth_first() const { return num_depth_first_; }
   int first_depth_first() const { return num_layers_ - 1 - num_depth_first_; }  // the head, where no block is
+  // Whether its layer's weights are needed no more by then: a block's that is depth first until its last backward.
+  bool EndsVisit(const Turn& turn) const {
+    return turn.needs_weights() && turn.item == num_items_ - 1 && (turn.backward || !turn.depth_first);
+  }
   // Blocks that have a backward some time after their forward: the lowest of them, and how many there are.
   int first_stashed_block() const { return first_backward_block_; }
   int num_stashed_blocks() const { return num_backward_blocks_ - num_depth_first_; }

@@ -1,6 +1,7 @@
 #include "gpu_worker/plan/weight_slots.h"
 
 #include <algorithm>
+#include <cstdint>
 
 #include "common/base/status_macros.h"
 
@@ -15,23 +16,33 @@ int NumLarge(const RelayPlan& plan) {
 
 }  // namespace
 
-WeightSlots::WeightSlots(const ModelSpec& model, const RelayPlan& plan, const std::vector<Turn>& visits)
-    : visits_(visits),
-      num_slots_(static_cast<int>(plan.weight_slots.size())),
+WeightSlots::WeightSlots(const ModelSpec& model, const RelayPlan& plan, const Turns& turns)
+    : num_slots_(static_cast<int>(plan.weight_slots.size())),
       num_large_(NumLarge(plan)),
       large_(num_large_),
       small_(num_slots_ - num_large_) {
   for (const LayerSpec& layer : model.layers) is_large_.push_back(layer.num_elems > model.max_block_elems());
+  for (size_t t = 0; t < turns.size(); ++t) {
+    if (turns[t].starts_visit && turns[t].needs_weights()) visits_.push_back(turns[t]);
+  }
+  FindBlocksForLargeSlot();
+}
+
+// On the way back any block may have it. On the way there not the last ones before the head, as many as the small slots hold
+// beside the depth-first blocks: the head would take the place of weights that are needed first on the way back. A block that
+// is depth first never, as the head comes before it is over.
+void WeightSlots::FindBlocksForLargeSlot() {
   may_take_large_.resize(visits_.size());
-  bool is_large_ahead = false;
-  int blocks = 0, depth_first = 0;  // before that
+  bool large_follows = false;
+  int blocks = 0, depth_first = 0;  // from here to that one
   for (size_t visit = visits_.size(); visit-- > 0;) {
-    if (IsLarge(LayerOf(visit))) {
-      is_large_ahead = true, blocks = depth_first = 0;
+    if (IsLarge(visit)) {
+      large_follows = true;
+      blocks = depth_first = 0;
     } else if (visits_[visit].depth_first) {
       ++depth_first;
     } else {
-      may_take_large_[visit] = !is_large_ahead || blocks >= num_slots_ - num_large_ - depth_first;
+      may_take_large_[visit] = !large_follows || blocks >= num_slots_ - num_large_ - depth_first;
       ++blocks;
     }
   }
@@ -49,12 +60,12 @@ std::vector<WeightSlots::Pull> WeightSlots::PullAhead() {
   for (size_t visit = next_; visit < end; ++visit) {
     if (SlotOf(LayerOf(visit)) != SlotPool::kNone) continue;
     const int slot = Take(visit);
-    if (slot != SlotPool::kNone) pulls.push_back({.visit = visit, .slot = slot});
+    if (slot != SlotPool::kNone) pulls.push_back({.visit = visits_[visit], .slot = slot});
   }
   return pulls;
 }
 
-// One that is empty, or whose layer is needed later than this one.
+// Of a block: a small one that is empty, the large one if that is, or else the place of what is needed last.
 int WeightSlots::Take(size_t visit) {
   const int layer = LayerOf(visit);
   const auto moment = static_cast<int64_t>(visit);
@@ -62,21 +73,21 @@ int WeightSlots::Take(size_t visit) {
     const int slot = small_.TryTake(layer, moment);
     return slot == SlotPool::kNone ? slot : num_large_ + slot;
   };
-  if (num_large_ == num_slots_ || IsLarge(layer)) return large_.TryTake(layer, moment);
+  if (num_large_ == num_slots_ || IsLarge(visit)) return large_.TryTake(layer, moment);
   if (!may_take_large_[visit] || small_.num_empty() > 0) return in_small();
   if (large_.num_empty() > 0) return large_.TryTake(layer, moment);
   const int slot = in_small();
   return slot != SlotPool::kNone ? slot : large_.TryTake(layer, moment);
 }
 
-void WeightSlots::Start() {
+void WeightSlots::StartVisit() {
   const int slot = SlotOf(LayerOf(next_));
   EPS_CHECK(slot != SlotPool::kNone);
   PoolOf(slot).Pin(InPool(slot));
   ++next_;
 }
 
-void WeightSlots::End(int layer) {
+void WeightSlots::EndVisit(int layer) {
   const int slot = SlotOf(layer);
   SlotPool& pool = PoolOf(slot);
   pool.Unpin(InPool(slot));

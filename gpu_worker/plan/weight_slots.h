@@ -2,7 +2,6 @@
 #define EPS_GPU_WORKER_PLAN_WEIGHT_SLOTS_H_
 
 #include <cstddef>
-#include <cstdint>
 #include <vector>
 
 #include "common/model/model_spec.h"
@@ -12,46 +11,44 @@
 
 namespace eps::worker {
 
-// Which slot the weights of each visit to a layer lie in, and when they can be pulled: as far ahead as there are slots. What
-// is in a slot still is not pulled again, and what is needed last leaves.
+// Which slot the weights of each visit to a layer lie in, and when they can be pulled: as many visits ahead as there are
+// slots. What is in a slot still is not pulled again, and what is needed last leaves.
 //
-// All slots but the first may have room for no more than a block (RelayPlan::weight_slots). Where the embedding or the head
-// is larger, it goes to the first one, as do blocks while neither needs it.
+// All slots but the first may have room for no more than a block (RelayPlan::weight_slots). Where embedding or head are
+// larger, they go to the first one, and blocks only while neither needs it.
 class WeightSlots {
  public:
   struct Pull {
-    size_t visit = 0;
+    Turn visit;    // its first turn
     int slot = 0;  // of the plan's
   };
 
-  // visits: the first turn of each, in their order; they outlive it. Of a resident plan every layer gets the slot of its
-  // place, as they are visited first in that order.
-  WeightSlots(const ModelSpec& model, const RelayPlan& plan, const std::vector<Turn>& visits);
+  // Of a resident plan every layer gets the slot of its place, as they are visited first in that order.
+  WeightSlots(const ModelSpec& model, const RelayPlan& plan, const Turns& turns);
 
   // What can be pulled now, in the order of visits.
   std::vector<Pull> PullAhead();
   // The next visit begins, with its weights in a slot: PullAhead has just said so, or did before.
-  void Start();
+  void StartVisit();
   // The visit to `layer` that has begun is over.
-  void End(int layer);
+  void EndVisit(int layer);
   int SlotOf(int layer) const;  // SlotPool::kNone: in none
 
  private:
-  bool IsLarge(int layer) const { return is_large_[static_cast<size_t>(layer)]; }
+  bool IsLarge(size_t visit) const { return is_large_[static_cast<size_t>(LayerOf(visit))]; }
+  int LayerOf(size_t visit) const { return visits_[visit].layer.value(); }
+  void FindBlocksForLargeSlot();
   int Take(size_t visit);
   // Of both pools, each by its own slots.
   SlotPool& PoolOf(int slot) { return slot < num_large_ ? large_ : small_; }
   int InPool(int slot) const { return slot < num_large_ ? slot : slot - num_large_; }
 
-  int LayerOf(size_t visit) const { return visits_[visit].layer.value(); }
-
-  const std::vector<Turn>& visits_;
+  std::vector<Turn> visits_;    // the first turn of each
   std::vector<bool> is_large_;  // by layer: only the first slot has room for it
-  // By visit: of a block that has left it when a large layer needs it, and that the others would not keep for the way back.
-  std::vector<bool> may_take_large_;
   const int num_slots_, num_large_;
-  SlotPool large_, small_;  // by layer; moments are visits
-  size_t next_ = 0;         // visit
+  std::vector<bool> may_take_large_;  // by visit, of blocks
+  SlotPool large_, small_;            // by layer; moments are visits
+  size_t next_ = 0;                   // visit
 };
 
 }  // namespace eps::worker

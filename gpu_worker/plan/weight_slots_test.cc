@@ -7,74 +7,65 @@
 #include <string>
 #include <vector>
 
-#include "common/base/ids.h"
 #include "common/model/model_spec.h"
 #include "gpu_worker/plan/relay_plan.h"
-#include "gpu_worker/plan/slot_pool.h"
 #include "gpu_worker/plan/turns.h"
 #include "gtest/gtest.h"
 
 namespace eps::worker {
 namespace {
 
-// A pass of two micro-batches over blocks whose tables are larger, and what lies in each slot.
+// A pass of two micro-batches over a model whose tables are larger than its blocks, and what lies in each slot.
 class Walk {
  public:
   Walk(int blocks, int slots, int depth_first)
       : model_(BuildModel({.num_layers = blocks, .d_model = 4, .num_heads = 1, .context = 2, .vocab = 400}).value()),
-        turns_(model_, /*num_vnodes=*/1, kItems, /*forward_only=*/false, depth_first) {
+        turns_(model_, /*num_vnodes=*/1, /*micro_batches=*/2, /*forward_only=*/false, depth_first) {
     plan_.depth_first_blocks = depth_first;
     plan_.weight_slots.resize(static_cast<size_t>(slots + depth_first), {.num_bytes = 1});
     plan_.weight_slots.front().num_bytes = 2;
-    for (size_t t = 0; t < turns_.size(); ++t) {
-      if (Needs(turns_[t]) && turns_[t].starts_visit) visits_.push_back(turns_[t]);
-    }
   }
 
-  // Pulls, as "LAYER into SLOT", after which turns began.
+  // Pulls in their order, as "LAYER into SLOT".
   std::vector<std::string> Run() {
-    WeightSlots slots(model_, plan_, visits_);
+    WeightSlots slots(model_, plan_, turns_);
     for (size_t t = 0; t < turns_.size(); ++t) {
       const Turn& turn = turns_[t];
-      if (!Needs(turn)) continue;
+      if (!turn.needs_weights()) continue;
       if (turn.starts_visit) {
         Pull(slots);
-        slots.Start();
+        slots.StartVisit();
         in_use_.insert(turn.layer.value());
       }
-      EXPECT_EQ(in_slot_[slots.SlotOf(turn.layer.value())], turn.layer.value());
-      if (turn.item < kItems - 1 || (turn.depth_first && !turn.backward)) continue;
+      EXPECT_EQ(in_slot_.at(slots.SlotOf(turn.layer.value())), turn.layer.value());
+      if (!turns_.EndsVisit(turn)) continue;
       in_use_.erase(turn.layer.value());
-      slots.End(turn.layer.value());
+      slots.EndVisit(turn.layer.value());
       Pull(slots);
     }
+    EXPECT_TRUE(in_use_.empty());
     return pulls_;
   }
 
  private:
-  static constexpr int kItems = 2;
-  static bool Needs(const Turn& turn) { return turn.kind != LayerKind::kEmbedding || !turn.backward; }
-
   void Pull(WeightSlots& slots) {
     for (const WeightSlots::Pull& pull : slots.PullAhead()) {
-      const Turn& visit = visits_[pull.visit];
       EXPECT_LT(pull.slot, static_cast<int>(plan_.weight_slots.size()));
       if (in_slot_.contains(pull.slot)) {
-        EXPECT_FALSE(in_use_.contains(in_slot_[pull.slot]));
+        EXPECT_FALSE(in_use_.contains(in_slot_.at(pull.slot)));
       }
-      if (visit.kind != LayerKind::kBlock) {
+      if (pull.visit.kind != LayerKind::kBlock) {
         EXPECT_EQ(pull.slot, 0);
       }
-      EXPECT_FALSE(visit.depth_first && pull.slot == 0);
-      in_slot_[pull.slot] = visit.layer.value();
-      pulls_.push_back(std::to_string(visit.layer.value()) + " into " + std::to_string(pull.slot));
+      EXPECT_FALSE(pull.visit.depth_first && pull.slot == 0);
+      in_slot_[pull.slot] = pull.visit.layer.value();
+      pulls_.push_back(std::to_string(pull.visit.layer.value()) + " into " + std::to_string(pull.slot));
     }
   }
 
   const ModelSpec model_;
   const Turns turns_;
   RelayPlan plan_;
-  std::vector<Turn> visits_;
   std::map<int, int> in_slot_;  // layers
   std::set<int> in_use_;
   std::vector<std::string> pulls_;

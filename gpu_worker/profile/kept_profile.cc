@@ -15,7 +15,7 @@
 namespace eps::worker {
 namespace {
 
-constexpr size_t kMostLayers = 48;  // of sixteen runs
+constexpr size_t kMostLayers = 16 * kLayerKinds.size();  // of so many runs
 
 // $XDG_CACHE_HOME, which counts only if it is absolute (XDG Base Directory Specification), or ~/.cache; "" without a home.
 std::string CacheFolder() {
@@ -46,11 +46,12 @@ bool AddLayersOf(const Profile& earlier, Profile& profile) {
   const size_t measured = profile.layers.size();
   for (const LayerTimes& times : earlier.layers) {
     if (profile.layers.size() >= kMostLayers) break;
-    const bool is_there =
-        std::any_of(profile.layers.begin(), profile.layers.begin() + static_cast<ptrdiff_t>(measured),
-                    [&](const LayerTimes& newer) {
-                      return newer.kind == times.kind && HaveSameTimes(times.kind, newer.shape, times.shape);
-                    });
+    const bool is_there = std::any_of(
+        profile.layers.begin(), profile.layers.begin() + static_cast<ptrdiff_t>(measured),
+        [&](const LayerTimes& newer) {
+          const bool is_whole = newer.backward_seconds > 0 || times.backward_seconds == 0;  // it was frozen, else
+          return newer.kind == times.kind && is_whole && HaveSameTimes(times.kind, newer.shape, times.shape);
+        });
     if (!is_there) profile.layers.push_back(times);
   }
   return profile.layers.size() > measured;

@@ -155,7 +155,9 @@ class Measurement {
     step.backward = kind == Kind::kBackward || kind == Kind::kHead;
     step.vnode = step.micro_batch = 0;
     step.node = {0, 1};
-    step.weights = step.gradient = step.tokens = step.record = step.input = step.inner = step.push = step.flags = 0;
+    step.weights = step.gradient = step.tokens = step.record = step.input = step.inner = step.flags = 0;
+    // Which has room for any layer's gradient: the first weight slot, where push slots have it for a block's alone.
+    step.push = plan_.pushes_from_weight_slots ? static_cast<int>(plan_.push_slots.size()) : 0;
     step.output = 1;
     return step;
   }
@@ -231,7 +233,8 @@ class Measurement {
     for (size_t i = 0; i < units.size(); ++i) *results[i] += units[i].Seconds();
     if (largest.trains()) {
       int64_t bytes = largest.trainable_elems * (8 + 4 + SizeOf(run_.precision.gradients));  // finished, and emitted
-      for (const ElemRange& range : ZeroedGradient(model_, largest)) bytes += range.size() * int64_t{sizeof(float)};
+      for (const ElemRange& range : ZeroedGradientRanges(model_, largest))
+        bytes += range.num_elems() * int64_t{sizeof(float)};
       profile_.gradient_bytes_per_second = static_cast<double>(bytes) / gradient_seconds;
     }
     return absl::OkStatus();

@@ -79,6 +79,20 @@ TEST(MeasureTest, EveryFigureOfARunIsMeasured) {
   }
 }
 
+// What leaves of these has more than a push slot's room: it would be written far behind the arena.
+TEST(MeasureTest, TablesMayBeLargerThanBlocks) {
+  ASSERT_OK_AND_ASSIGN(const DeviceBackend backend, FindDevice("cpu"));
+  for (const ModelFamily family : {ModelFamily::kGpt2, ModelFamily::kLlama}) {
+    RunConfig run = Small(family);
+    run.model.vocab = 400'000;
+    run.model.tied_head = family == ModelFamily::kGpt2;
+    ASSERT_OK_AND_ASSIGN(
+        const Profile profile,
+        MeasureProfile({.run = &run, .backend = &backend, .device = "cpu", .threads = 2, .seconds = 0.001}));
+    EXPECT_GT(profile.gradient_bytes_per_second, 0);
+  }
+}
+
 // Below the lowest layer that trains there is no backward to measure: a run that trains all is not taken to be free there.
 TEST(MeasureTest, AProfileOfAFrozenRunIsNotExactForOneThatTrains) {
   ASSERT_OK_AND_ASSIGN(const DeviceBackend backend, FindDevice("cpu"));

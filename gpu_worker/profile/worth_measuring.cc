@@ -1,5 +1,7 @@
 #include "gpu_worker/profile/worth_measuring.h"
 
+#include <optional>
+
 #include "gpu_worker/plan/relay_step.h"
 #include "gpu_worker/plan/step_costs.h"
 #include "gpu_worker/plan/timeline.h"
@@ -8,19 +10,18 @@ namespace eps::worker {
 namespace {
 
 constexpr double kTimesAsLong = 100;
-// A GPU's libraries are loaded, each kind of layer goes there and back so often, and figures that do not depend on it take
-// the rest. Seen on an H200: 9 to 12 s.
-constexpr double kMeasuringSeconds = 15;
-constexpr double kVisits = 40;
+constexpr double kFixedSeconds =
+    15;  // libraries, copies, updates; 9 to 12 s with small layers on an H200 (27 Nov 2026)
+constexpr double kVisitsOfEachKind = 40;  // MeasureProfile's: five rounds, alone and beside other work
 
 }  // namespace
 
 bool IsWorthMeasuring(const Profile& profile, const ModelSpec& model, const RunConfig& run, const KernelSizes& kernels,
-                      int64_t steps, int workers) {
+                      int workers) {
   if (HasExactTimes(profile, model, run, kernels)) return false;
   const StepCosts costs = CostsOf(profile, model, run, kernels, LinkOf(profile.device, run.transport));
   double all_layers = 0, each_kind = 0;  // one micro-batch there and back
-  LayerKind last = LayerKind::kHead;     // layers of a kind follow each other, and the head is not the first
+  std::optional<LayerKind> last;         // layers of a kind follow each other
   for (const LayerSpec& layer : model.layers) {
     const bool is_head = layer.kind == LayerKind::kHead;
     const double there = is_head ? 0 : costs.seconds({.kind = RelayStep::Kind::kForward, .layer = layer.id});
@@ -31,8 +32,8 @@ bool IsWorthMeasuring(const Profile& profile, const ModelSpec& model, const RunC
     last = layer.kind;
   }
   const auto items = static_cast<double>(int64_t{run.batch.virtual_nodes} * run.batch.micro_batches);
-  const double run_seconds = static_cast<double>(steps) * items * all_layers / workers;
-  return run_seconds > kTimesAsLong * (kMeasuringSeconds + kVisits * each_kind);
+  const double run_seconds = static_cast<double>(run.steps) * items * all_layers / workers;
+  return run_seconds > kTimesAsLong * (kFixedSeconds + kVisitsOfEachKind * each_kind);
 }
 
 }  // namespace eps::worker

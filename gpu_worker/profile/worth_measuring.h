@@ -1,8 +1,6 @@
 #ifndef EPS_GPU_WORKER_PROFILE_WORTH_MEASURING_H_
 #define EPS_GPU_WORKER_PROFILE_WORTH_MEASURING_H_
 
-#include <cstdint>
-
 #include "common/model/model_spec.h"
 #include "common/spec/run_config.h"
 #include "gpu_worker/device/kernels.h"
@@ -11,9 +9,9 @@
 namespace eps::worker {
 
 // Whether a run should be measured before it is planned: `profile` has no times of its layers, and by what it says of others
-// `steps` steps, which so many workers share, take a hundred times as long as MeasureProfile does.
+// the run, whose steps so many workers share, takes a hundred times as long as MeasureProfile does.
 bool IsWorthMeasuring(const Profile& profile, const ModelSpec& model, const RunConfig& run, const KernelSizes& kernels,
-                      int64_t steps, int workers);
+                      int workers);
 
 }  // namespace eps::worker
 

@@ -31,8 +31,9 @@ class WorthMeasuringTest : public ::testing::Test {
     return MakeLayerShape(run_.model, {.micro_batch = micro_batch}, run_.precision.wire,
                           CpuKernelSizes().compute_dtype);
   }
-  bool IsWorth(int64_t steps, int workers = 1) const {
-    return IsWorthMeasuring(profile_, model_, run_, CpuKernelSizes(), steps, workers);
+  bool IsWorth(int64_t steps, int workers = 1) {
+    run_.steps = steps;
+    return IsWorthMeasuring(profile_, model_, run_, CpuKernelSizes(), workers);
   }
 
   RunConfig run_;
@@ -41,14 +42,14 @@ class WorthMeasuringTest : public ::testing::Test {
 };
 
 // Measuring takes 15 s, and 40 times 2 s; a step takes ten layers' ten micro-batches of 2 s.
-TEST_F(WorthMeasuringTest, ARunThatTakesAHundredTimesAsLong) {
+TEST_F(WorthMeasuringTest, ARunIsWorthItWhereItTakesAHundredTimesAsLong) {
   EXPECT_FALSE(IsWorth(47));
   EXPECT_TRUE(IsWorth(48));
   EXPECT_FALSE(IsWorth(94, /*workers=*/2));
   EXPECT_TRUE(IsWorth(96, /*workers=*/2));
 }
 
-TEST_F(WorthMeasuringTest, NotOneWhoseLayersWereMeasured) {
+TEST_F(WorthMeasuringTest, ARunWhoseLayersWereMeasuredIsNot) {
   for (LayerTimes& times : profile_.layers) times.shape = Shape(2);
   EXPECT_FALSE(IsWorth(1'000'000));
 }

@@ -21,7 +21,7 @@ absl::StatusOr<std::vector<std::byte*>> Map(const std::vector<ArenaSpan>& spans,
   return addresses;
 }
 
-// As one list.
+// Steps name slots of both by one index: the second ones' behind the first ones'.
 absl::StatusOr<std::vector<std::byte*>> Map(std::vector<ArenaSpan> spans, const std::vector<ArenaSpan>& more,
                                             Device& device) {
   spans.insert(spans.end(), more.begin(), more.end());

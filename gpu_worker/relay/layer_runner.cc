@@ -28,7 +28,7 @@ LayerRunner::LayerRunner(const ModelSpec& model, const RelayPlan& plan, const Ar
       compute_(compute),
       blocks_(model.layers.size()) {
   for (const LayerSpec& layer : model.layers) {
-    zeroed_.push_back(ZeroedGradient(model, layer));
+    zeroed_.push_back(ZeroedGradientRanges(model, layer));
     switch (layer.kind) {
       case LayerKind::kEmbedding:
         embedding_ = EmbeddingOffsetsOf(model, layer.id);
@@ -174,7 +174,7 @@ TokenArrays LayerRunner::Tokens(const RelayStep& step, const PassContext& pass) 
 void LayerRunner::ZeroGradient(const RelayStep& step) {
   for (const ElemRange& range : zeroed_[static_cast<size_t>(step.layer.value())]) {
     kernels_.FillZero(
-        {.num_bytes = range.size() * int64_t{sizeof(float)}, .dst = Gradient(step.gradient) + range.first});
+        {.num_bytes = range.num_elems() * int64_t{sizeof(float)}, .dst = Gradient(step.gradient) + range.first});
   }
 }
 

@@ -89,7 +89,7 @@ class LayerRunner {
   EmbeddingOffsets embedding_;
   HeadOffsets head_;
   std::vector<BlockOffsets> blocks_;            // by layer; empty ones for embedding and head
-  std::vector<std::vector<ElemRange>> zeroed_;  // by layer: ZeroedGradient
+  std::vector<std::vector<ElemRange>> zeroed_;  // by layer: ZeroedGradientRanges
 };
 
 }  // namespace eps::worker

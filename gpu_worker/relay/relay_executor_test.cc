@@ -792,8 +792,8 @@ TEST_F(RelayExecutorTest, TablesThatAreLargerThanBlocksChangeNoBit) {
                                   .gradient_slots = vnodes == 1 ? 1 : 1 + weight_slots % 2 * 2,
                                   .push_slots = 1 + weight_slots % 3,
                                   .depth_first_blocks = blocks};
-          const std::string which =
-              absl::StrCat(vnodes, " vnodes, ", weight_slots, " slots, ", blocks, " blocks depth first");
+          const std::string which = absl::StrCat(vnodes, " vnodes, ", weight_slots, " slots, ", blocks,
+                                                 " blocks depth first", own_memory ? ", memory of its own" : "");
           ExpectSameBits(want, RunStep(way), which);
           if (vnodes == 1) continue;
           way.workers = {{0, 2}, {1, 3}};
