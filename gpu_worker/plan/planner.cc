@@ -137,7 +137,7 @@ class Planner {
       if (boundaries_are_free() && needs_.relay.inner == InnerPolicy::kAuto) TryOtherBoundaries();
       if (needs_.weight_slots_are_free()) TryWeightSlots();
       for (const PlanChoice& choice : others) TryGradientSlots(choice);
-      if (best_.choice.depth_first_blocks > 0) TryPushSlots();
+      if (!needs_.forms_groups()) TryPushSlots();
       if (needs_.most_depth_first_blocks() > needs_.least_depth_first_blocks()) TryOtherDepthFirst(depth_first_stride);
     }
   }
@@ -286,7 +286,8 @@ class Planner {
     }
   }
 
-  // Gradients of blocks that are depth first come one behind the other, faster than they leave.
+  // Of use where gradients come one behind the other, faster than they leave: of small layers, and of blocks that are depth
+  // first.
   void TryPushSlots() {
     for (int slots = best_.choice.push_slots + 1; slots <= kMostPushSlots; ++slots) {
       PlanChoice choice = best_.choice;

@@ -110,8 +110,9 @@ class SlowTransport : public Transport {
       while (waiting_.empty() && !closing_) changed_.Wait(mu_);
       if (waiting_.empty()) return;
       Sleep(slowness_.pause);
-      const auto next = std::find_if(waiting_.begin(), waiting_.end(), [this](const Contribution& waiting) {
-        return closing_ || waiting.blob != slowness_.held_blob || awaited_pushes_ >= slowness_.awaited;
+      const bool any = closing_ || awaited_pushes_ >= slowness_.awaited;
+      const auto next = std::find_if(waiting_.begin(), waiting_.end(), [&](const Contribution& waiting) {
+        return any || waiting.blob != slowness_.held_blob;
       });
       if (next == waiting_.end()) {
         if (!changed_.WaitFor(mu_, kStuck)) std::abort();  // nobody can go on
