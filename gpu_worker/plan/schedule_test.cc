@@ -519,7 +519,7 @@ void CheckWhatMayWait(const std::vector<RelayStep>& steps, bool depth_first) {
   }
 }
 
-void Check(const Shape& shape) {
+void CheckAlone(const Shape& shape) {
   SCOPED_TRACE(Print(shape));
   const Made made(shape);
   const std::vector<RelayStep> steps = made.Build();
@@ -559,21 +559,19 @@ void Check(const Shape& shape) {
   const int slots = static_cast<int>(made.plan.weight_slots_in_turn());
   // There: N. Back: every block that is no longer in a slot; one slot holds the head.
   EXPECT_EQ(simulator.num_pulls(), blocks + 2 + std::max(0, stashed - (slots - 1)));
-  // Whatever else it is, it can be this as well.
+}
+
+// And whatever else it is, with more of its blocks depth first, and in slots of several sizes.
+void Check(const Shape& shape) {
+  CheckAlone(shape);
   Shape changed = shape;
-  if (!shape.large_tables && !shape.resident) {
-    changed.large_tables = true;
-    Check(changed);
-    changed.large_tables = false;
-  }
-  if (shape.group_rounds == 0 && !shape.resident && !shape.pushes_from_weight_slots) {
-    changed.pushes_from_weight_slots = true;
-    Check(changed);
-  }
-  if (shape.depth_first > 0 || shape.group_rounds > 0) return;
-  for (int blocks_of_all = 1; blocks_of_all <= shape.layers; ++blocks_of_all) {
-    changed.depth_first = blocks_of_all;
-    Check(changed);
+  const bool is_told = shape.depth_first > 0 || shape.group_rounds > 0;
+  for (int blocks = 0; blocks <= (is_told ? 0 : shape.layers); ++blocks) {
+    if (!is_told) changed.depth_first = blocks;
+    changed.large_tables = !shape.resident && (blocks + shape.vnodes + shape.weight_slots) % 3 != 0;
+    changed.pushes_from_weight_slots =
+        !shape.resident && shape.group_rounds == 0 && (blocks + shape.micro_batches + shape.inner_slots) % 3 != 0;
+    CheckAlone(changed);
   }
 }
 
