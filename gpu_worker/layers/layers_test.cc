@@ -333,7 +333,7 @@ TEST(LayersTest, AFrozenBlocksBackwardWritesNoMoreThanGradientElems) {
   }
 }
 
-TEST(LayersTest, ALayersGradientsEndWithTheLastThatKernelsMake) {
+ModelConfig TwoLlamaBlocks() {
   ModelConfig config = {.family = ModelFamily::kLlama, .num_layers = 2, .d_model = 64, .num_heads = 2, .context = 8};
   config.vocab = 100;
   config.max_positions = 8;
@@ -341,6 +341,11 @@ TEST(LayersTest, ALayersGradientsEndWithTheLastThatKernelsMake) {
   config.d_head = 32;
   config.d_ff = 128;
   config.tied_head = false;
+  return config;
+}
+
+TEST(LayersTest, ALayersGradientsEndWithTheLastThatKernelsMake) {
+  ModelConfig config = TwoLlamaBlocks();
   const auto elems = [&](std::vector<std::string> freeze) {
     config.freeze = std::move(freeze);
     const ModelSpec model = BuildModel(config).value();
@@ -356,13 +361,7 @@ TEST(LayersTest, ALayersGradientsEndWithTheLastThatKernelsMake) {
 }
 
 TEST(LayersTest, AVnodesGradientBeginsWithZerosWhereNoProductIsWritten) {
-  ModelConfig config = {.family = ModelFamily::kLlama, .num_layers = 2, .d_model = 64, .num_heads = 2, .context = 8};
-  config.vocab = 100;
-  config.max_positions = 8;
-  config.num_kv_heads = 2;
-  config.d_head = 32;
-  config.d_ff = 128;
-  config.tied_head = false;
+  ModelConfig config = TwoLlamaBlocks();
   const auto zeroed = [&](std::vector<std::string> freeze) {
     config.freeze = std::move(freeze);
     const ModelSpec model = BuildModel(config).value();
