@@ -21,8 +21,8 @@ namespace eps::cli {
 namespace {
 
 // Of a child that somebody else has waited for: exit code 1, as waitpid would give it.
-constexpr absl::Duration kAskTime = absl::Milliseconds(50);  // between two looks at a program
 constexpr int kUnknownEnd = 1 << 8;
+constexpr absl::Duration kAskTime = absl::Milliseconds(50);  // between two looks at a program
 
 // Between fork and exec: async-signal-safe calls only.
 [[noreturn]] void BecomeChild(const SpawnOptions& options, char* const* argv, int log_fd, pid_t parent) {
@@ -113,7 +113,8 @@ absl::StatusOr<ProgramEnd> RunProgram(const std::string& program, std::vector<st
     pid_t ended = 0;
     do {
       ended = waitpid(child->pid, &status, cancelled_within == nullptr || cancelled ? 0 : WNOHANG);
-      if (ended == 0) cancelled = cancelled_within(kAskTime);
+      if (ended != 0) continue;  // its process id may be another's by now
+      cancelled = cancelled_within(kAskTime);
       if (cancelled) kill(child->pid, SIGKILL);
     } while (ended == 0 || (ended < 0 && errno == EINTR));
     if (ended < 0) status = kUnknownEnd;

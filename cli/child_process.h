@@ -52,10 +52,10 @@ struct ProgramEnd {
   int exit_code = 0;
   std::string last_words;  // LastWords
 };
-// Runs a program to its end; what it writes is not shown. Blocks. cancelled_within: whether somebody asks for its end, within
-// so long; asked until the program ends, and killed then. Null: nobody asks.
-// Errors: Spawn's · ABORTED it was ended by a signal · CANCELLED
+// Whether somebody asks for a program's end, within so long.
 using CancelledWithin = std::function<bool(absl::Duration)>;
+// Runs a program to its end; what it writes is not shown. Blocks. It is killed when it is cancelled; null: nobody asks.
+// Errors: Spawn's · ABORTED it was ended by a signal · CANCELLED
 absl::StatusOr<ProgramEnd> RunProgram(const std::string& program, std::vector<std::string> arguments,
                                       const CancelledWithin& cancelled_within = nullptr);
 

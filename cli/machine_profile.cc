@@ -28,12 +28,12 @@ absl::StatusOr<worker::Profile> MeasureMachine(const MachineToMeasure& machine, 
   for (const std::string& field : fields) arguments.insert(arguments.end(), {"--set", field});
   CancelledWithin cancelled_within;
   if (signals != nullptr) cancelled_within = [signals](absl::Duration time) { return signals->Wait(time).has_value(); };
-  EPS_ASSIGN_OR_RETURN(const ProgramEnd end,
-                       RunProgram(programs + "/gpu_worker", std::move(arguments), cancelled_within));
-  if (end.exit_code == kExitBadInput) return absl::InvalidArgumentError(end.last_words);
-  if (end.exit_code != kExitDone) return absl::InternalError(end.last_words);
+  const absl::StatusOr<ProgramEnd> end = RunProgram(programs + "/gpu_worker", std::move(arguments), cancelled_within);
   const absl::StatusOr<worker::Profile> measured = worker::ReadProfile(fresh);
-  unlink(fresh.c_str());
+  unlink(fresh.c_str());  // whatever became of it
+  EPS_RETURN_IF_ERROR(end.status());
+  if (end->exit_code == kExitBadInput) return absl::InvalidArgumentError(end->last_words);
+  if (end->exit_code != kExitDone) return absl::InternalError(end->last_words);
   EPS_RETURN_IF_ERROR(measured.status());
   worker::Profile kept = *measured;
   if (const absl::StatusOr<worker::Profile> before = worker::ReadProfile(out); before.ok()) {
