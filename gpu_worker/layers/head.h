@@ -70,8 +70,8 @@ struct HeadArgs {
 };
 
 // x: act (M, C). labels: (M), or (B) of a classifier. record: added to. dx: act (M, C) out. gradient: the layer's slot,
-// fp32, GradientElems of it: added to, or with starts_gradient written. scale: of a counted label's loss: the loss scale / counted labels of the step.
-// dx == null: the forward pass alone, for the record; gradient is not looked at.
+// fp32, GradientElems of it: added to, or with starts_gradient written. scale: of a counted label's loss: the loss scale /
+// counted labels of the step. dx == null: the forward pass alone, for the record; gradient is not looked at.
 void HeadForwardBackward(Kernels& kernels, const HeadArgs& args, const void* x, const int32_t* labels, double scale,
                          LossRecord* record, void* dx, float* gradient);
 

@@ -28,6 +28,7 @@ GradientSteps::GradientSteps(const ModelSpec& model, const RelayPlan& plan, cons
       pass_(pass),
       steps_(steps),
       first_depth_first_(turns.first_depth_first()),
+      most_block_elems_(model.max_trainable_block_elems()),
       pushed_(NodesOf(plan, pass)),
       gatherings_(1 + static_cast<size_t>(turns.num_depth_first())) {}
 
@@ -81,7 +82,7 @@ void GradientSteps::EndVnode(const Turn& turn, int free_weight_slot) {
 
 // Only the first one has room for what is larger than a block's.
 int GradientSteps::TakePushSlot(LayerId layer) {
-  const bool is_large = model_.layer(layer).trainable_elems > model_.max_trainable_block_elems();
+  const bool is_large = model_.layer(layer).trainable_elems > most_block_elems_;
   EPS_CHECK(!is_large || !plan_.pushes_from_weight_slots || plan_.num_vnodes > 1);
   const int slot = is_large ? 0 : next_push_;
   next_push_ = (slot + 1) % num_push_slots();

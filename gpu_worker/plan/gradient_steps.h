@@ -17,9 +17,9 @@
 namespace eps::worker {
 
 // What becomes of a layer's gradient on the way back: each vnode's is started, added to and finished; vnodes are summed in
-// the reduction tree's order, as far as the plan's gradient slots reach; each node that is complete leaves by a push slot, or by a weight slot that is over.
-// In a group it goes round among the members instead, whose rounds are the same for all of them, and this worker pushes its
-// part of the sums.
+// the reduction tree's order, as far as the plan's gradient slots reach; each node that is complete leaves by a push slot, or
+// by a weight slot that is over. In a group it goes round among the members instead, whose rounds are the same for all of
+// them, and this worker pushes its part of the sums.
 //
 // A layer's visits, vnodes and turns are told in the order of the pass.
 class GradientSteps {
@@ -75,6 +75,7 @@ class GradientSteps {
   const PassShape& pass_;
   StepList& steps_;
   const int first_depth_first_;
+  const int64_t most_block_elems_;      // that are trained
   const std::vector<TreeNode> pushed_;  // of every layer, in order
   std::vector<Gathering> gatherings_;   // by IndexOf
   int next_push_ = 0;

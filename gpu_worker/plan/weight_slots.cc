@@ -21,7 +21,8 @@ WeightSlots::WeightSlots(const ModelSpec& model, const RelayPlan& plan, const Tu
       num_large_(NumLarge(plan)),
       large_(num_large_),
       small_(num_slots_ - num_large_) {
-  for (const LayerSpec& layer : model.layers) is_large_.push_back(layer.num_elems > model.max_block_elems());
+  const int64_t block_elems = model.max_block_elems();
+  for (const LayerSpec& layer : model.layers) is_large_.push_back(layer.num_elems > block_elems);
   for (size_t t = 0; t < turns.size(); ++t) {
     if (turns[t].starts_visit && turns[t].needs_weights()) visits_.push_back(turns[t]);
   }

@@ -10,8 +10,7 @@ namespace eps::worker {
 namespace {
 
 constexpr double kTimesAsLong = 100;
-constexpr double kFixedSeconds =
-    15;  // libraries, copies, updates; 9 to 12 s with small layers on an H200 (27 Nov 2026)
+constexpr double kFixedSeconds = 15;  // libraries, copies, updates: with small layers 9 to 12 on an H200 (27 Nov 2026)
 constexpr double kVisitsOfEachKind = 40;  // MeasureProfile's: five rounds, alone and beside other work
 
 }  // namespace
