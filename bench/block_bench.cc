@@ -86,20 +86,8 @@ class BlockBench {
                                    .c = dx,
                                    .ldc = in});
                       }});
-      list.push_back({name + " dw", 2 * M * static_cast<double>(in * out), [=, this] {
-                        k_.MatMul({.M = in,
-                                   .N = out,
-                                   .K = s_.M(),
-                                   .a = x,
-                                   .lda = in,
-                                   .trans_a = true,
-                                   .b = dy,
-                                   .ldb = out,
-                                   .c = dw_,
-                                   .ldc = out,
-                                   .c_is_gradient = true,
-                                   .accumulate = true});
-                      }});
+      list.push_back({name + " dw", 2 * M * static_cast<double>(in * out),
+                      [=, this] { WeightGradient(x, in, dy, out, dw_, /*adds=*/true); }});
       if (!has_bias) return;
       list.push_back({name + " db", 0,
                       [=, this] { k_.ColumnSum({.M = s_.M(), .N = out, .x = dy, .out = db_, .scratch = scratch_}); }});
@@ -199,18 +187,7 @@ class BlockBench {
     if (!writes) k_.FillZero({.num_bytes = 12 * C * C * int64_t{sizeof(float)}, .dst = gradient_});
     float* to = gradient_;
     const auto product = [&](const float* x, int64_t in, const float* dy, int64_t out) {
-      k_.MatMul({.M = in,
-                 .N = out,
-                 .K = s_.M(),
-                 .a = x,
-                 .lda = in,
-                 .trans_a = true,
-                 .b = dy,
-                 .ldb = out,
-                 .c = std::exchange(to, to + in * out),
-                 .ldc = out,
-                 .c_is_gradient = true,
-                 .accumulate = !writes});
+      WeightGradient(x, in, dy, out, std::exchange(to, to + in * out), /*adds=*/!writes);
     };
     product(gelu_, 4 * C, d_, C);
     product(normed_, C, d_wide_, 4 * C);
@@ -221,6 +198,21 @@ class BlockBench {
   static int64_t ArenaBytes(const Shape& s) { return 4 * (30 * s.M() * s.C + 52 * s.C * s.C + 1000 * s.C) + (1 << 22); }
 
  private:
+  // Of a weight (in, out): x^T dy.
+  void WeightGradient(const float* x, int64_t in, const float* dy, int64_t out, float* to, bool adds) {
+    k_.MatMul({.M = in,
+               .N = out,
+               .K = s_.M(),
+               .a = x,
+               .lda = in,
+               .trans_a = true,
+               .b = dy,
+               .ldb = out,
+               .c = to,
+               .ldc = out,
+               .c_is_gradient = true,
+               .accumulate = adds});
+  }
   // Filled with small numbers, as weights and gradients are.
   float* Take(int64_t n) {
     const int64_t num_bytes = (n * 4 + kArenaAlignBytes - 1) / kArenaAlignBytes * kArenaAlignBytes;

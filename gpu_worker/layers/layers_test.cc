@@ -173,6 +173,18 @@ TEST(LayersTest, ABlockStaysWithinItsSizesAndRecomputesTheSameBits) {
   }
 }
 
+// The head over weights in a slot.
+HeadArgs HeadOf(const ModelSpec& model, const LayerShape& shape, const void* weights, void* scratch) {
+  const LayerSpec& head = model.layers.back();
+  return {.shape = shape,
+          .key = {.layer = head.id},
+          .offsets = HeadOffsetsOf(model, head.id),
+          .weight_offsets = HeadOffsetsOf(model, head.id),
+          .weights = weights,
+          .trainable_elems = head.trainable_elems,
+          .scratch = scratch};
+}
+
 // A slot for a layer's gradient that is zero where a vnode's first micro-batch needs it to be, and NaN elsewhere.
 float* TakeStartedGradient(GuardedArena& arena, const ModelSpec& model, const LayerSpec& layer) {
   float* gradient = arena.TakeFloats(GradientElems(model, layer));
@@ -266,16 +278,9 @@ TEST(LayersTest, TheHeadsFirstMicroBatchWritesWhatNeedNotBeZero) {
     void* scratch = arena.Take(sizes.backward_scratch_bytes);
     ExpectTheSameGradientStartedOrAddedToZeros(
         [&](float* gradient, bool starts_gradient) {
-          HeadForwardBackward(arena.device().kernels(),
-                              {.shape = shape,
-                               .key = {.layer = head.id},
-                               .offsets = HeadOffsetsOf(model, head.id),
-                               .weight_offsets = HeadOffsetsOf(model, head.id),
-                               .weights = weights,
-                               .trainable_elems = head.trainable_elems,
-                               .starts_gradient = starts_gradient,
-                               .scratch = scratch},
-                              x, labels, 0.25, record, dx, gradient);
+          HeadArgs args = HeadOf(model, shape, weights, scratch);
+          args.starts_gradient = starts_gradient;
+          HeadForwardBackward(arena.device().kernels(), args, x, labels, 0.25, record, dx, gradient);
         },
         arena, model, head);
   }
@@ -421,15 +426,8 @@ TEST(LayersTest, EmbeddingAndHeadStayWithinTheirSizes) {
     *record = LossRecord();
     const LayerSizes sizes = SizesOf(model, head, shape, CpuKernelSizes());
     void* scratch = arena.Take(sizes.backward_scratch_bytes);
-    HeadForwardBackward(kernels,
-                        {.shape = shape,
-                         .key = {.layer = head.id},
-                         .offsets = HeadOffsetsOf(model, head.id),
-                         .weight_offsets = HeadOffsetsOf(model, head.id),
-                         .weights = head_weights,
-                         .trainable_elems = head.trainable_elems,
-                         .scratch = scratch},
-                        y, labels, 0.25, record, dx, head_gradient);
+    HeadForwardBackward(kernels, HeadOf(model, shape, head_weights, scratch), y, labels, 0.25, record, dx,
+                        head_gradient);
     arena.ExpectGuardsIntact();
     EXPECT_TRUE(AllFinite(dx, boundary_elems));
     EXPECT_TRUE(AllFinite(head_gradient, head.num_elems));
@@ -437,14 +435,8 @@ TEST(LayersTest, EmbeddingAndHeadStayWithinTheirSizes) {
     // The forward pass alone gives the same record, and needs no place for gradients.
     auto* again = static_cast<LossRecord*>(arena.Take(sizeof(LossRecord)));
     *again = LossRecord();
-    HeadForwardBackward(kernels,
-                        {.shape = shape,
-                         .key = {.layer = head.id},
-                         .offsets = HeadOffsetsOf(model, head.id),
-                         .weight_offsets = HeadOffsetsOf(model, head.id),
-                         .weights = head_weights,
-                         .scratch = arena.Take(sizes.backward_scratch_bytes)},
-                        y, labels, 0.25, again, nullptr, nullptr);
+    HeadForwardBackward(kernels, HeadOf(model, shape, head_weights, arena.Take(sizes.backward_scratch_bytes)), y,
+                        labels, 0.25, again, nullptr, nullptr);
     arena.ExpectGuardsIntact();
     EXPECT_EQ(std::memcmp(again, record, sizeof(LossRecord)), 0);
 
@@ -456,16 +448,9 @@ TEST(LayersTest, EmbeddingAndHeadStayWithinTheirSizes) {
     *kept_record = LossRecord();
     const int64_t scratch_bytes = sizes.backward_scratch_bytes + sizes.kept_logits_bytes;
     void* kept_scratch = arena.Take(scratch_bytes);
-    HeadForwardBackward(kernels,
-                        {.shape = shape,
-                         .key = {.layer = head.id},
-                         .offsets = HeadOffsetsOf(model, head.id),
-                         .weight_offsets = HeadOffsetsOf(model, head.id),
-                         .weights = head_weights,
-                         .trainable_elems = head.trainable_elems,
-                         .keeps_logits = true,
-                         .scratch = kept_scratch},
-                        y, labels, 0.25, kept_record, kept_dx, kept_gradient);
+    HeadArgs keeping = HeadOf(model, shape, head_weights, kept_scratch);
+    keeping.keeps_logits = true;
+    HeadForwardBackward(kernels, keeping, y, labels, 0.25, kept_record, kept_dx, kept_gradient);
     arena.ExpectGuardsIntact();
     EXPECT_EQ(std::memcmp(kept_dx, dx, static_cast<size_t>(boundary_elems) * 4), 0);
     EXPECT_EQ(std::memcmp(kept_gradient, head_gradient, static_cast<size_t>(head.num_elems) * 4), 0);
