@@ -469,6 +469,8 @@ TEST_P(CoordinatorModeTest, WhoIsAboutToLeaveFinishesTheStepWhereNobodyElseIsLef
     other.Kill();
     WaitFor([&] { return run.coordinator->Status().counts.workers_lost == 1; });
   }
+  // Who is done with its own part before it is given the rest goes.
+  WaitFor([&] { return leaving.num_assignments() == 2; });
   leaving.ReleaseRecords();
   WaitFor([&] { return leaving.finished_ok(); });
   WaitFor([&] { return run.committed() == 1; });

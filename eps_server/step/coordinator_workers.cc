@@ -214,9 +214,6 @@ absl::Status CoordinatorImpl::Drain(absl::Span<const WorkerId> workers) {
 void CoordinatorImpl::ReleaseLeaving(Actions& actions) {
   const std::vector<WorkerId> leaving = members_.LeavingWorkers();
   if (leaving.empty()) return;
-  // What a lost worker held may be theirs next, if nobody else is left.
-  const bool has_rest = ledger() != nullptr && !ledger()->IsFresh() && !ledger()->Unassigned().empty();
-  if (has_rest && members_.ReadyWorkers().empty()) return;
   const std::vector<bool> missing = ledger() == nullptr ? std::vector<bool>() : aggregator_->MissingVnodes();
   for (const WorkerId worker : leaving) {
     if (ledger() != nullptr && ledger()->Needs(worker, missing)) continue;
