@@ -14,6 +14,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 #include "common/base/file_util.h"
 #include "common/base/status_macros.h"
 
@@ -23,6 +24,31 @@ namespace {
 // Of a child that somebody else has waited for: exit code 1, as waitpid would give it.
 constexpr int kUnknownEnd = 1 << 8;
 constexpr absl::Duration kAskTime = absl::Milliseconds(50);  // between two looks at a program
+
+// The lines that a file gets while somebody looks.
+class NewLines {
+ public:
+  explicit NewLines(const std::string& path) : file_(path) {}
+
+  // Those that are whole since the last time.
+  void Tell(const std::function<void(const std::string& line)>& on_line) {
+    file_.clear();  // of the end that was reached
+    for (std::string text; std::getline(file_, text);) {
+      begun_ += text;
+      if (!file_.eof()) on_line(std::exchange(begun_, {}));
+    }
+  }
+
+ private:
+  std::ifstream file_;
+  std::string begun_;  // a line whose end is not there yet
+};
+
+bool CancelledWithin(const ProgramWatch& watch, absl::Duration time) {
+  if (watch.cancelled_within != nullptr) return watch.cancelled_within(time);
+  absl::SleepFor(time);
+  return false;
+}
 
 // Between fork and exec: async-signal-safe calls only.
 [[noreturn]] void BecomeChild(const SpawnOptions& options, char* const* argv, int log_fd, pid_t parent) {
@@ -97,7 +123,7 @@ std::string LastWords(const ChildProcess& child) {
 }
 
 absl::StatusOr<ProgramEnd> RunProgram(const std::string& program, std::vector<std::string> arguments,
-                                      const CancelledWithin& cancelled_within) {
+                                      const ProgramWatch& watch) {
   EPS_ASSIGN_OR_RETURN(std::string log_path, TemporaryFolder());
   log_path += "/eps-log-XXXXXX";
   const FileDescriptor log(mkostemp(log_path.data(), O_CLOEXEC));
@@ -110,11 +136,14 @@ absl::StatusOr<ProgramEnd> RunProgram(const std::string& program, std::vector<st
   int status = 0;
   bool cancelled = false;
   if (child.ok()) {
+    const bool is_watched = watch.cancelled_within != nullptr || watch.on_line != nullptr;
+    NewLines lines(log_path);
     pid_t ended = 0;
     do {
-      ended = waitpid(child->pid, &status, cancelled_within == nullptr || cancelled ? 0 : WNOHANG);
+      ended = waitpid(child->pid, &status, !is_watched || cancelled ? 0 : WNOHANG);
+      if (watch.on_line != nullptr) lines.Tell(watch.on_line);
       if (ended != 0) continue;  // its process id may be another's by now
-      cancelled = cancelled_within(kAskTime);
+      cancelled = CancelledWithin(watch, kAskTime);
       if (cancelled) kill(child->pid, SIGKILL);
     } while (ended == 0 || (ended < 0 && errno == EINTR));
     if (ended < 0) status = kUnknownEnd;

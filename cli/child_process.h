@@ -52,12 +52,17 @@ struct ProgramEnd {
   int exit_code = 0;
   std::string last_words;  // LastWords
 };
-// Whether somebody asks for a program's end, within so long.
-using CancelledWithin = std::function<bool(absl::Duration)>;
-// Runs a program to its end; what it writes is not shown. Blocks. It is killed when it is cancelled; null: nobody asks.
+// What happens beside a program that runs.
+struct ProgramWatch {
+  // Whether somebody asks for its end, within so long; null: nobody does.
+  std::function<bool(absl::Duration)> cancelled_within;
+  // Each whole line that it has written, within a tenth of a second or so; null: nobody looks.
+  std::function<void(const std::string& line)> on_line;
+};
+// Runs a program to its end; what it writes is not shown. Blocks. It is killed when it is cancelled.
 // Errors: Spawn's · ABORTED it was ended by a signal · CANCELLED
 absl::StatusOr<ProgramEnd> RunProgram(const std::string& program, std::vector<std::string> arguments,
-                                      const CancelledWithin& cancelled_within = nullptr);
+                                      const ProgramWatch& watch = {});
 
 // The folder of this program's own binary, where the others lie too.
 absl::StatusOr<std::string> ProgramFolder();

@@ -2,11 +2,17 @@
 
 #include <signal.h>
 
+#include <fstream>
+#include <string>
+#include <vector>
+
 #include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "common/testing/status_matchers.h"
 #include "common/testing/temp_dir.h"
+#include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
 namespace eps::cli {
@@ -79,14 +85,32 @@ TEST(ChildProcessTest, AProgramIsRunToItsEnd) {
 TEST(RunProgramTest, AProgramIsKilledWhenItIsCancelled) {
   int asked = 0;
   const auto at_third = [&asked](absl::Duration) { return ++asked == 3; };
-  EXPECT_THAT(RunProgram("/bin/sh", {"-c", "sleep 1000"}, at_third), StatusIs(absl::StatusCode::kCancelled, "sh"));
+  EXPECT_THAT(RunProgram("/bin/sh", {"-c", "sleep 1000"}, {.cancelled_within = at_third, .on_line = {}}),
+              StatusIs(absl::StatusCode::kCancelled, "sh"));
   EXPECT_EQ(asked, 3);
   const auto never = [](absl::Duration time) {
     absl::SleepFor(time);
     return false;
   };
-  ASSERT_OK_AND_ASSIGN(const ProgramEnd end, RunProgram("/bin/sh", {"-c", "exit 4"}, never));
+  ASSERT_OK_AND_ASSIGN(const ProgramEnd end,
+                       RunProgram("/bin/sh", {"-c", "exit 4"}, {.cancelled_within = never, .on_line = {}}));
   EXPECT_EQ(end.exit_code, 4);
+}
+
+TEST(RunProgramTest, EachWholeLineIsToldWhileTheProgramRuns) {
+  TempDir dir;
+  const std::string seen = dir.File("seen");
+  std::vector<std::string> lines;
+  const auto on_line = [&](const std::string& line) {
+    lines.push_back(line);
+    std::ofstream(seen) << "";  // for which the program waits
+  };
+  const std::string script = absl::StrCat("echo one; until [ -e ", seen,
+                                          " ]; do sleep 0.01; done; printf 'tw'; sleep 0.2; echo o; printf end");
+  ASSERT_OK_AND_ASSIGN(const ProgramEnd end,
+                       RunProgram("/bin/sh", {"-c", script}, {.cancelled_within = {}, .on_line = on_line}));
+  EXPECT_EQ(end.exit_code, 0);
+  EXPECT_THAT(lines, ::testing::ElementsAre("one", "two"));
 }
 
 TEST(ChildProcessTest, AProgramThatIsNotThereIsNamed) {

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "cli/child_process.h"
@@ -16,8 +17,27 @@
 
 namespace eps::cli {
 
+namespace {
+
+// Of a line in which `gpu_worker --measure` says how far it is: `... measuring what="backward h.0" percent=35`.
+void ShowMeasuring(const std::string& line, ProgressPrinter& progress) {
+  constexpr char kWhat[] = " measuring what=\"", kPercent[] = "\" percent=";
+  const size_t what = line.find(kWhat), percent = line.rfind(kPercent);
+  int share = 0;
+  if (what == std::string::npos || percent == std::string::npos) return;
+  if (!absl::SimpleAtoi(line.substr(percent + sizeof(kPercent) - 1), &share)) return;
+  const size_t begin = what + sizeof(kWhat) - 1;
+  progress.ShowLine([&](int width) {
+    const std::string text = absl::StrCat(ProgressBar(share, 100), absl::Dec(share, absl::kSpacePad4), "% measuring ",
+                                          Printable(line.substr(begin, percent - begin)));
+    return text.substr(0, static_cast<size_t>(width));
+  });
+}
+
+}  // namespace
+
 absl::StatusOr<worker::Profile> MeasureMachine(const MachineToMeasure& machine, const std::string& out,
-                                               SignalQueue* signals) {
+                                               SignalQueue* signals, ProgressPrinter& progress) {
   EPS_ASSIGN_OR_RETURN(const std::string programs, ProgramFolder());
   const std::string fresh = absl::StrCat(out, ".measured-", getpid());
   std::vector<std::string> arguments = {"--measure", machine.run.run, "--profile", fresh,
@@ -26,9 +46,13 @@ absl::StatusOr<worker::Profile> MeasureMachine(const MachineToMeasure& machine, 
   std::vector<std::string> fields = machine.run.set;
   if (machine.run.steps > 0) fields.push_back(absl::StrCat("steps=", machine.run.steps));
   for (const std::string& field : fields) arguments.insert(arguments.end(), {"--set", field});
-  CancelledWithin cancelled_within;
-  if (signals != nullptr) cancelled_within = [signals](absl::Duration time) { return signals->Wait(time).has_value(); };
-  const absl::StatusOr<ProgramEnd> end = RunProgram(programs + "/gpu_worker", std::move(arguments), cancelled_within);
+  ProgramWatch watch = {.cancelled_within = {},
+                        .on_line = [&progress](const std::string& line) { ShowMeasuring(line, progress); }};
+  if (signals != nullptr) {
+    watch.cancelled_within = [signals](absl::Duration time) { return signals->Wait(time).has_value(); };
+  }
+  const absl::StatusOr<ProgramEnd> end = RunProgram(programs + "/gpu_worker", std::move(arguments), watch);
+  progress.Finish();
   const absl::StatusOr<worker::Profile> measured = worker::ReadProfile(fresh);
   unlink(fresh.c_str());  // whatever became of it
   EPS_RETURN_IF_ERROR(end.status());

@@ -5,6 +5,7 @@
 
 #include "absl/status/statusor.h"
 #include "cli/common_flags.h"
+#include "cli/progress.h"
 #include "cli/signal_queue.h"
 #include "gpu_worker/plan/profile.h"
 
@@ -22,11 +23,11 @@ struct MachineToMeasure {
 // wide layers some more, in which nothing else should run. Layers of other runs that `out` has of the same hardware stay in
 // it; what is returned is what was measured.
 //
-// signals: one that comes ends it; may be null.
+// signals: one that comes ends it; may be null. progress: shows what is measured, and how much is done
 // Errors: INVALID_ARGUMENT what the worker says of the run · CANCELLED by a signal · INTERNAL what else the worker says ·
 // RunProgram's · ReadProfile's · WriteProfile's
 absl::StatusOr<worker::Profile> MeasureMachine(const MachineToMeasure& machine, const std::string& out,
-                                               SignalQueue* signals);
+                                               SignalQueue* signals, ProgressPrinter& progress);
 
 }  // namespace eps::cli
 

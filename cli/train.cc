@@ -365,10 +365,11 @@ absl::Status MeasureFirst(TrainFlags& flags, SignalQueue& signals) {
                "eps: measuring %s with the layers of %s first, once, some ten seconds and more (--profile nominal goes "
                "without)\n",
                flags.worker.device.c_str(), flags.run.run.c_str());
+  ProgressPrinter progress(flags.quiet);
   const absl::Status measured =
       MeasureMachine(
           {.run = flags.run, .device = flags.worker.device, .threads = threads, .vectors = flags.worker.vectors}, kept,
-          &signals)
+          &signals, progress)
           .status();
   if (absl::IsCancelled(measured)) return measured;
   if (!measured.ok()) {

@@ -114,8 +114,8 @@ absl::StatusOr<Profile> MeasureDevice(const WorkerOptions& options, const RunCon
                          .backend = &backend,
                          .device = options.device,
                          .threads = options.threads,
-                         .on_progress = [](const std::string& what) {
-                           LogInfo("measuring", {{"what", what}});
+                         .on_progress = [](const std::string& what, double share) {
+                           LogInfo("measuring", {{"what", what}, {"percent", static_cast<int>(100 * share)}});
                          }});
 }
 

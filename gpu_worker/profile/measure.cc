@@ -79,6 +79,20 @@ class Measurement {
   }
 
  private:
+  // Of the time that all of it takes, roughly: how much is over with layers, and with what is done at once.
+  static constexpr double kLayersDone = 0.4, kSharingDone = 0.95;
+
+  // What comes next takes so many turns, and ends with that share of all.
+  void StartPart(int64_t turns, double share_at_end) {
+    part_turns_ = turns;
+    turns_done_ = 0;
+    part_begin_ = std::exchange(part_end_, share_at_end);
+  }
+  void StartTurn(const std::string& what) {
+    const double done = static_cast<double>(turns_done_++) / static_cast<double>(part_turns_);
+    request_.on_progress(what, part_begin_ + (part_end_ - part_begin_) * std::min(1.0, done));
+  }
+
   absl::Status SetUp() {
     EPS_ASSIGN_OR_RETURN(model_, BuildModel(run_.model));
     // What takes least, but for slots of inner activations; the sizes of slots are what matters.
@@ -189,10 +203,11 @@ class Measurement {
     return TimedUnit{
         .what = Title(StepOf(kind, layer), model_), .unit = [batch, times] { return batch(times); }, .times = times};
   }
-  absl::Status TakeTurns(std::vector<TimedUnit>& units) {
+  absl::Status TakeTurns(std::vector<TimedUnit>& units, double share_at_end) {
+    StartPart(kRounds * std::ssize(units), share_at_end);
     for (int round = 0; round < kRounds; ++round) {
       for (TimedUnit& each : units) {
-        request_.on_progress(each.what);
+        StartTurn(each.what);
         EPS_RETURN_IF_ERROR(each.RunFor(request_.seconds / kRounds));
       }
     }
@@ -229,7 +244,7 @@ class Measurement {
         results.push_back(&gradient_seconds);
       }
     }
-    EPS_RETURN_IF_ERROR(TakeTurns(units));
+    EPS_RETURN_IF_ERROR(TakeTurns(units, kLayersDone));
     for (size_t i = 0; i < units.size(); ++i) *results[i] += units[i].Seconds();
     if (largest.trains()) {
       int64_t bytes = largest.trainable_elems * (8 + 4 + SizeOf(run_.precision.gradients));  // finished, and emitted
@@ -308,8 +323,10 @@ class Measurement {
     const double seconds = request_.seconds / rounds;
     const double batch_seconds = std::min(kLongBatchSeconds, seconds / kLeastBatches);
     all[0].times = static_cast<int64_t>(std::clamp(batch_seconds / SecondsOfBlock(), 1.0, double{kMostInBatch}));
+    constexpr int64_t kAlone = kNumActivities, kPairs = kAlone * (kAlone - 1) / 2, kLost = kAlone - 1;
+    StartPart(kAlone - 1 + rounds * (kAlone + kPairs + kLost), kSharingDone);
     for (size_t a = 1; a < all.size(); ++a) {
-      request_.on_progress("copies and updates");
+      StartTurn("copies and updates");
       EPS_ASSIGN_OR_RETURN(all[a].times, TimesIn(batch_seconds, all[a].batch));
     }
     std::array<double, kNumActivities> alone = {};  // times in a second, as in the next
@@ -317,11 +334,11 @@ class Measurement {
     std::array<double, kNumActivities> lost = {};  // seconds of compute, by each time
     for (int round = 0; round < rounds; ++round) {
       for (size_t a = 0; a < all.size(); ++a) {
-        request_.on_progress("copies and updates");
+        StartTurn("copies and updates");
         EPS_ASSIGN_OR_RETURN(const std::vector<double> rates, RatesTogether({&all[a]}, seconds));
         alone[a] += rates[0] / rounds;
         for (size_t b = a + 1; b < all.size(); ++b) {
-          request_.on_progress("what is done at once");
+          StartTurn("what is done at once");
           EPS_ASSIGN_OR_RETURN(const std::vector<double> both, RatesTogether({&all[a], &all[b]}, 2 * seconds));
           beside[a][b] += both[0] / rounds;
           beside[b][a] += both[1] / rounds;
@@ -331,6 +348,7 @@ class Measurement {
       // ways take turns to come first.
       const size_t first = 1 + static_cast<size_t>(round % 2);
       for (const size_t b : {first, 3 - first, size_t{3}}) {
+        StartTurn("what compute loses to others");
         EPS_ASSIGN_OR_RETURN(
             const double more,
             SecondsLost({.work = [&](int64_t times, const Unit& others) { return SecondsOfBlocks(times, others); },
@@ -376,12 +394,14 @@ class Measurement {
     };
     EPS_RETURN_IF_ERROR(bounce());
     std::vector<TimedUnit> units = {{.what = "streams that wait for each other", .unit = bounce, .times = 2 * kTurns}};
-    EPS_RETURN_IF_ERROR(TakeTurns(units));
+    EPS_RETURN_IF_ERROR(TakeTurns(units, 1));
     profile_.handover_seconds = units[0].Seconds();
     return absl::OkStatus();
   }
 
   const MeasureRequest& request_;
+  int64_t part_turns_ = 1, turns_done_ = 0;  // of the part that is being measured; its shares of all:
+  double part_begin_ = 0, part_end_ = 0;
   RunConfig run_;
   ModelSpec model_;
   RelayPlan plan_;

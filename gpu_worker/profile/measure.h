@@ -17,7 +17,8 @@ struct MeasureRequest {
   std::string device = "cpu";
   int threads = 1;
   double seconds = 0.15;  // of each figure, at least; a large layer takes five runs of it and more
-  std::function<void(const std::string& what)> on_progress = [](const std::string&) {};
+  // What is measured next, and how much of the whole is done, from 0 to 1.
+  std::function<void(const std::string& what, double share)> on_progress = [](const std::string&, double) {};
 };
 
 // Runs the kernels of each kind of layer of the run, and copies, alone and beside each other, on the device itself. Takes

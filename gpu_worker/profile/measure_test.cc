@@ -1,12 +1,15 @@
 #include "gpu_worker/profile/measure.h"
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <set>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
@@ -18,6 +21,7 @@
 #include "common/spec/run_config.h"
 #include "common/tensor/dtype.h"
 #include "common/testing/status_matchers.h"
+#include "gmock/gmock.h"
 #include "gpu_worker/device/cpu/cpu_kernel_sizes.h"
 #include "gpu_worker/device/device.h"
 #include "gpu_worker/device_backend.h"
@@ -42,6 +46,28 @@ RunConfig Small(ModelFamily family) {
   run.batch = {.virtual_nodes = 2, .micro_batches = 2, .micro_batch = 2};
   run.steps = 1;
   return run;
+}
+
+TEST(MeasureTest, HowFarItIsRisesFromNothingToNearlyAll) {
+  ASSERT_OK_AND_ASSIGN(const DeviceBackend backend, FindDevice("cpu"));
+  const RunConfig run = Small(ModelFamily::kGpt2);
+  std::vector<double> shares;
+  std::set<std::string> what;
+  ASSERT_OK(MeasureProfile({.run = &run,
+                            .backend = &backend,
+                            .device = "cpu",
+                            .threads = 1,
+                            .seconds = 0.001,
+                            .on_progress = [&](const std::string& each, double share) {
+                              what.insert(each);
+                              shares.push_back(share);
+                            }}));
+  ASSERT_FALSE(shares.empty());
+  EXPECT_EQ(shares.front(), 0);
+  EXPECT_TRUE(std::is_sorted(shares.begin(), shares.end()));
+  EXPECT_GT(shares.back(), 0.95);
+  EXPECT_LT(shares.back(), 1);
+  EXPECT_THAT(what, ::testing::IsSupersetOf({"forward embedding", "backward h.1", "what is done at once"}));
 }
 
 // Figures are a machine's; what is tested is that there is one for everything a plan asks for.
