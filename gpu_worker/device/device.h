@@ -32,7 +32,7 @@ struct ArenaSpan {
 inline constexpr int64_t kArenaAlignBytes = 256;  // every span starts at a multiple
 
 // Of a relay, kIn has weights and swapped inner activations on their way to the device; kOut gradients and activations on their
-// way from it, and what is loaded in small pieces: tokens, boundaries.
+// way from it, and boundaries and documents on theirs to it; kCompute tokens, too.
 enum class StreamId { kCompute, kIn, kOut };
 inline constexpr int kNumStreams = 3;
 inline constexpr std::array kStreams = {StreamId::kCompute, StreamId::kIn, StreamId::kOut};

@@ -57,6 +57,7 @@ struct LayerShape {
   int64_t types_offset_bytes() const { return 2 * token_array_bytes(); }
   int64_t document_first_offset_bytes() const { return (has_types ? 3 : 2) * token_array_bytes(); }
   int64_t document_end_offset_bytes() const { return document_first_offset_bytes() + token_array_bytes(); }
+  int64_t documents_bytes() const { return 2 * token_array_bytes(); }
   int64_t token_bytes() const { return (2 + (has_types ? 1 : 0) + (has_documents ? 2 : 0)) * token_array_bytes(); }
 };
 

@@ -54,6 +54,16 @@ class ArenaBuilder {
   int64_t end_bytes_ = 0;
 };
 
+// As many spans of that size as fit between two places.
+std::vector<ArenaSpan> Within(int64_t begin_bytes, int64_t end_bytes, int64_t num_bytes) {
+  std::vector<ArenaSpan> spans;
+  if (num_bytes == 0) return spans;
+  for (ArenaSpan next{begin_bytes, num_bytes}; next.end_bytes() <= end_bytes; next.offset_bytes += num_bytes) {
+    spans.push_back(next);
+  }
+  return spans;
+}
+
 // The daemon's weights in their wire form: both versions of what is trained, the frozen ones once.
 int64_t WeightsBytes(const PlanRequest& request) {
   const ModelSpec& model = *request.model;
@@ -190,18 +200,23 @@ RelayPlan LayArena(const PlanRequest& request, const PlanNeeds& needs, const Pla
                                             needs.block_wire_bytes);
   }
   plan.expanded_weights = arena.Take(needs.largest.expanded_bytes);
-  plan.gradient_slots = arena.Take(choice.gradient_slots, needs.largest.gradient_bytes);
-  plan.depth_first_blocks = choice.depth_first_blocks;
-  plan.depth_first_gradient_slots = arena.Take(
-      needs.depth_first_gradient_slots(choice.depth_first_blocks, choice.gradient_slots), needs.block_gradient_bytes);
+  // Memory of gradients: what is needed last, going back through the layers, first (leaving_inner_slots).
+  const int64_t gradients_begin = arena.end_bytes();
   const int64_t push_elem_bytes = SizeOf(PushDtype(needs, choice.gradient_slots));
   plan.pushes_from_weight_slots = !plan.resident && push_elem_bytes <= SizeOf(request.run->precision.wire);
   const int64_t block_push_bytes = needs.block_push_elems * push_elem_bytes;
   const bool only_blocks_push = plan.pushes_from_weight_slots && needs.num_vnodes == 1;
   plan.push_slots = arena.TakeWithFirst(
       choice.push_slots, only_blocks_push ? block_push_bytes : needs.push_elems * push_elem_bytes, block_push_bytes);
+  plan.depth_first_blocks = choice.depth_first_blocks;
+  plan.depth_first_gradient_slots = arena.Take(
+      needs.depth_first_gradient_slots(choice.depth_first_blocks, choice.gradient_slots), needs.block_gradient_bytes);
+  plan.gradient_slots = arena.Take(choice.gradient_slots, needs.largest.gradient_bytes);
+  if (plan.depth_first_blocks > 0) {
+    plan.leaving_inner_slots = Within(gradients_begin, arena.end_bytes(), needs.inner_slot_bytes());
+  }
   plan.boundary_slots = arena.Take(choice.boundary_slots, needs.boundary_bytes);
-  plan.token_slots = arena.Take(RelayPlan::kTokenSlots, needs.token_bytes);
+  plan.token_slots = arena.Take(request.run->data.has_documents() ? 2 : 1, needs.token_bytes);
   plan.inner = {.total = InnerTotal(needs, choice), .kept = choice.kept_inner, .swapped = choice.swapped_inner};
   plan.inner_slots = arena.Take(choice.inner_slots, needs.largest.inner_bytes);
   plan.keeps_logits = choice.keeps_logits;

@@ -51,7 +51,9 @@ int GradientSteps::SlotOf(const Turn& turn) const {
 void GradientSteps::StartVnode(const Turn& turn) {
   RelayStep zero = StepOfVnode(Kind::kZeroGradient, turn);
   zero.gradient = SlotOf(turn);
-  steps_.Add(zero, {}, {ResourceOf(ResourceKind::kGradient, zero.gradient)});
+  Resources writes = {ResourceOf(ResourceKind::kGradient, zero.gradient)};
+  AddLeaving(plan_.GradientSpan(zero.gradient), writes);
+  steps_.Add(zero, {}, writes);
 }
 
 void GradientSteps::EndVnode(const Turn& turn, int free_weight_slot) {
@@ -98,6 +100,16 @@ Resource GradientSteps::PushResource(int slot) const {
                                  : ResourceOf(ResourceKind::kWeights, slot - num_push_slots());
 }
 
+Resources GradientSteps::PushWrites(int slot) const {
+  Resources writes = {PushResource(slot)};
+  if (slot < num_push_slots()) AddLeaving(plan_.push_slots[static_cast<size_t>(slot)], writes);
+  return writes;
+}
+
+void GradientSteps::AddLeaving(const ArenaSpan& span, Resources& writes) const {
+  for (const int inner : plan_.LeavingFrom(span)) writes.push_back(ResourceOf(ResourceKind::kInner, inner));
+}
+
 RelayStep GradientSteps::StepOfNode(Kind kind, const Turn& turn, TreeNode node) {
   RelayStep step = StepOfVnode(kind, turn);
   step.node = node;
@@ -133,15 +145,16 @@ void GradientSteps::AddTopTwo(const Turn& turn, TreeNode node) {
 void GradientSteps::PushNode(const Turn& turn, TreeNode node, int slot) {
   RelayStep emit = StepOfNode(Kind::kEmitGradient, turn, node);
   emit.push = slot;
-  steps_.Add(emit, {ResourceOf(ResourceKind::kGradient, emit.gradient)}, {PushResource(emit.push)});
+  steps_.Add(emit, {ResourceOf(ResourceKind::kGradient, emit.gradient)}, PushWrites(emit.push));
   AddPush(turn, emit);
 }
 
 void GradientSteps::PushLeaf(const Turn& turn, TreeNode leaf, int slot) {
   RelayStep emit = StepOfNode(Kind::kEmitLeaf, turn, leaf);
   emit.push = slot;
-  steps_.Add(emit, {ResourceOf(ResourceKind::kGradient, emit.gradient)},
-             {PushResource(emit.push), ResourceOf(ResourceKind::kFlags, emit.flags)});
+  Resources writes = PushWrites(emit.push);
+  writes.push_back(ResourceOf(ResourceKind::kFlags, emit.flags));
+  steps_.Add(emit, {ResourceOf(ResourceKind::kGradient, emit.gradient)}, writes);
   AddPush(turn, emit);
 }
 

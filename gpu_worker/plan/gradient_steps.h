@@ -57,6 +57,11 @@ class GradientSteps {
   int TakePushSlot(LayerId layer);
   int PushSlotOf(const Turn& turn, int free_weight_slot);
   Resource PushResource(int slot) const;
+  Resources PushWrites(int slot) const;
+  // What still leaves from that memory (RelayPlan::leaving_inner_slots). That it is not written again suffices: inner
+  // activations come to lie there before the first gradient of their pass, and after all of the pass before, as streams are
+  // idle between passes.
+  void AddLeaving(const ArenaSpan& span, Resources& writes) const;
   RelayStep StepOfNode(RelayStep::Kind kind, const Turn& turn, TreeNode node);
   bool TopTwoAreSiblings(const std::vector<TreeNode>& sums) const;
   void AddTopTwo(const Turn& turn, TreeNode node);

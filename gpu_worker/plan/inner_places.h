@@ -10,7 +10,7 @@ namespace eps::worker {
 enum class InnerPlace : uint8_t {
   kRecompute,  // dropped; the forward is run again
   kKeep,       // stay in a slot of the device, which nothing else uses in between
-  kSwap,       // go to the host and come back, unless their slot is not asked for in between
+  kSwap,       // go to the host and come back, unless they are in a slot that is not asked for in between
 };
 
 // Of the (block, micro-batch)s of the largest pass that have a backward some time after their forward.

@@ -15,7 +15,7 @@ struct PassShape {
   int micro_batches = 1;    // a vnode
   Dtype gradients = Dtype::kF32;
   bool expands = false;        // the wire form is not the compute dtype
-  bool has_documents = false;  // every layer needs to know where they begin and end
+  bool has_documents = false;  // blocks need to know where they begin and end
   bool forward_only = false;   // logits of one micro-batch: one vnode, micro_batches 1; or, if it evaluates,
   bool evaluates = false;      // each vnode's record; alone
   int group_rounds = 0;        // GroupParts::rounds; 0: this worker goes alone

@@ -71,6 +71,12 @@ Reduced Reduce(const PassShape& pass, const RelayPlan& plan, const PlanNeeds& ne
                         .swapped = Scaled(plan.inner.swapped, reduced)};
   const int64_t spare = slots - plan.inner.kept;
   reduced.plan.inner_slots.resize(static_cast<size_t>(std::max<int64_t>(1, reduced.plan.inner.kept + spare)));
+  // One for so many, as the gradients that these lie under stay whole.
+  reduced.plan.leaving_inner_slots.clear();
+  for (int64_t i = 0; i < Scaled(std::ssize(plan.leaving_inner_slots), reduced); ++i) {
+    const auto place = static_cast<size_t>(static_cast<double>(i) * reduced.scale);
+    reduced.plan.leaving_inner_slots.push_back(plan.leaving_inner_slots[place]);
+  }
   const int64_t boundaries = (needs.num_layers - 1) * items;
   const int64_t least = RelayPlan::LeastBoundarySlots(plan.depth_first_blocks);
   const int64_t staying = static_cast<int64_t>(plan.boundary_slots.size()) - least;
@@ -296,11 +302,14 @@ class Planner {
     }
   }
 
+  // More of them may leave no room for what the best so far has: also beside the least of all else, with boundaries in what
+  // is left.
   void TryGradientSlots(const PlanChoice& others) {
     PlanChoice choice = best_.choice;
     choice.gradient_slots = others.gradient_slots;
     choice.push_slots = others.push_slots;
     TryChanged(choice);
+    if (others.gradient_slots > best_.choice.gradient_slots) TryMostBoundaries(others, LeastInnerSlots(others));
   }
 
   // What the best so far has of boundaries and inner activations need not both fit beside a change: with as many of the

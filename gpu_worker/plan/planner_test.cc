@@ -1,11 +1,13 @@
 #include "gpu_worker/plan/planner.h"
 
 #include <algorithm>
+#include <iterator>
 #include <set>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "common/testing/status_matchers.h"
 #include "gpu_worker/device/cpu/cpu_kernel_sizes.h"
@@ -57,6 +59,14 @@ void ExpectSound(const RelayPlan& plan) {
     end = span.end_bytes();
   }
   EXPECT_EQ(end, plan.arena_bytes);
+  EXPECT_TRUE(plan.leaving_inner_slots.empty() || plan.depth_first_blocks > 0);
+  end = plan.push_slots.front().offset_bytes;
+  for (const ArenaSpan& span : plan.leaving_inner_slots) {
+    EXPECT_EQ(span.offset_bytes, end);
+    EXPECT_EQ(span.num_bytes, plan.inner_slots.front().num_bytes);
+    end = span.end_bytes();
+    EXPECT_LE(end, plan.gradient_slots.back().end_bytes());
+  }
   if (plan.cap_bytes > 0) {
     EXPECT_LE(plan.arena_bytes, plan.cap_bytes);
   }
@@ -306,6 +316,14 @@ TEST(PlannerTest, ARunMaySayHowManyBlocksAreDepthFirst) {
                     resident ? run.model.layers.size() : plan.weight_slots_in_turn() + static_cast<size_t>(blocks));
           EXPECT_EQ(plan.inner.total, (4 - blocks) * 4 * 2);
           EXPECT_TRUE(plan.inner.keeps_all() || inner != InnerPolicy::kKeep);
+          // What is swapped may leave from all of the memory of gradients.
+          const int64_t gradient_bytes = plan.gradient_slots.back().end_bytes() - plan.push_slots.front().offset_bytes;
+          const int64_t leaving = blocks > 0 ? gradient_bytes / plan.inner_slots.front().num_bytes : 0;
+          EXPECT_EQ(std::ssize(plan.leaving_inner_slots), leaving);
+          EXPECT_EQ(leaving > 0, blocks > 0);
+          const int64_t told_leaving = std::min(leaving, plan.inner.swapped);
+          const std::string text = absl::StrCat(told_leaving, " of what is swapped leave from");
+          EXPECT_EQ(absl::StrContains(Print(plan), text), told_leaving > 0) << Print(plan);
         }
         EXPECT_EQ(run.Plan(run.Smallest() - 1).status().code(), absl::StatusCode::kResourceExhausted);
       }
@@ -721,11 +739,11 @@ expanded weights 199936 (one block in the compute dtype)
 gradients 199936 (1 slot * 195.2 KiB: one vnode's, fp32)
 push 100096 (1 slot * 97.8 KiB: a layer's gradient on its way out)
 boundaries 65536 (4 slots * 16.0 KiB: two inputs, two outputs or gradients)
-tokens 1024 (2 slots * 512 B: token ids and labels)
+tokens 512 (1 slot * 512 B: token ids and labels)
 inner activations 149504 (1 slot * 146.0 KiB: 0 kept, 32 recomputed)
 scratch 166656 (the largest layer's, forward or backward)
 records 256 (loss records and finite flags)
-device total 1083136 (of 1.0 MiB allowed)
+device total 1082624 (of 1.0 MiB allowed)
 host boundaries 655360 (40: layers' inputs; gradients take the places of what is over)
 host gradients 200192 (on their way to the daemon; with shared memory they lie in the inbox, beside 4 MiB of slots)
 host gradients, at worst 1879040 (in a step in which another worker is lost, and its vnodes are run again here; in no total)
@@ -737,11 +755,11 @@ expanded weights 199936 (one block in the compute dtype)
 gradients 599808 (3 slots * 195.2 KiB: sums of up to 4 vnodes, fp32)
 push 399872 (2 slots * 195.2 KiB: a layer's gradient on its way out)
 boundaries 671744 (41 slots * 16.0 KiB: every layer's input, and one gradient)
-tokens 1024 (2 slots * 512 B: token ids and labels)
+tokens 512 (1 slot * 512 B: token ids and labels)
 inner activations 4784128 (32 slots * 146.0 KiB: all kept, nothing is recomputed)
 scratch 166656 (the largest layer's, forward or backward)
 records 256 (loss records and finite flags)
-device total 7023616 (no cap given)
+device total 7023104 (no cap given)
 host boundaries 0 (boundaries stay on the device)
 host gradients 399872 (on their way to the daemon; with shared memory they lie in the inbox, beside 4 MiB of slots)
 host gradients, at worst 1879040 (in a step in which another worker is lost, and its vnodes are run again here; in no total)

@@ -1,5 +1,7 @@
 #include "gpu_worker/plan/relay_plan.h"
 
+#include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -32,6 +34,11 @@ int64_t TotalBytes(const std::vector<ArenaSpan>& slots) {
 std::string DepthFirstText(const RelayPlan& plan) {
   if (plan.depth_first_blocks == 1) return "the last block, which is depth first";
   return absl::StrCat("the last ", plan.depth_first_blocks, " blocks, which are depth first");
+}
+
+std::string LeavingText(const RelayPlan& plan) {
+  const auto leaving = std::min<int64_t>(std::ssize(plan.leaving_inner_slots), plan.inner.swapped);
+  return leaving == 0 ? "" : absl::StrCat("; ", leaving, " of what is swapped leave from where gradients will be");
 }
 
 std::string WeightsWhy(const RelayPlan& plan) {
@@ -67,6 +74,22 @@ std::string InnerWhy(const RelayPlan& plan) {
 }
 
 }  // namespace
+
+std::vector<int> RelayPlan::LeavingFrom(const ArenaSpan& span) const {
+  std::vector<int> inners;
+  for (size_t i = 0; i < leaving_inner_slots.size(); ++i) {
+    const ArenaSpan& slot = leaving_inner_slots[i];
+    const bool overlaps = slot.offset_bytes < span.end_bytes() && span.offset_bytes < slot.end_bytes();
+    if (overlaps) inners.push_back(static_cast<int>(inner_slots.size() + i));
+  }
+  return inners;
+}
+
+const ArenaSpan& RelayPlan::GradientSpan(int gradient) const {
+  const auto index = static_cast<size_t>(gradient);
+  return index < gradient_slots.size() ? gradient_slots[index]
+                                       : depth_first_gradient_slots[index - gradient_slots.size()];
+}
 
 int64_t RelayPlan::RecordOffset(int index) { return index * kRecordStrideBytes; }
 
@@ -116,7 +139,8 @@ std::vector<PlanLine> Describe(const RelayPlan& plan) {
                        : ""));
   add("boundaries", TotalBytes(plan.boundary_slots), absl::StrCat(Slots(plan.boundary_slots), BoundariesWhy(plan)));
   add("tokens", TotalBytes(plan.token_slots), absl::StrCat(Slots(plan.token_slots), ": token ids and labels"));
-  add("inner activations", TotalBytes(plan.inner_slots), absl::StrCat(Slots(plan.inner_slots), InnerWhy(plan)));
+  add("inner activations", TotalBytes(plan.inner_slots),
+      absl::StrCat(Slots(plan.inner_slots), InnerWhy(plan), LeavingText(plan)));
   add("scratch", plan.scratch.num_bytes,
       absl::StrCat("the largest layer's, forward or backward",
                    plan.keeps_logits ? "; the head's logits are kept, none is computed twice" : ""));

@@ -43,9 +43,14 @@ struct RelayPlan {
   std::vector<ArenaSpan> push_slots;
   // Layer inputs and outputs and their gradients, one micro-batch each. What has no slot is on the host.
   std::vector<ArenaSpan> boundary_slots;
-  std::vector<ArenaSpan> token_slots;  // token ids and labels of one micro-batch
+  // Token ids, labels and the like of one micro-batch; two where blocks load documents a turn ahead.
+  std::vector<ArenaSpan> token_slots;
   // Inner activations. What is not kept uses slots in its turn, also those of what is kept later.
   std::vector<ArenaSpan> inner_slots;
+  // Where blocks are depth first: within the memory of gradients, which nobody needs on the way there. From here the last
+  // inner activations that are swapped leave for the host, each as soon as it is made, the very last one from the first slot,
+  // whose memory is needed last. Steps name them by their index behind inner_slots.
+  std::vector<ArenaSpan> leaving_inner_slots;
   InnerCounts inner;  // of the largest pass
   // Its places, where they are not those of SpreadInner.
   std::vector<InnerPlace> inner_places;
@@ -68,6 +73,11 @@ struct RelayPlan {
     return weight_slots.size() - (resident ? 0 : static_cast<size_t>(depth_first_blocks));
   }
 
+  // Which of these share memory with a span: indices as of steps.
+  std::vector<int> LeavingFrom(const ArenaSpan& span) const;
+  // By index as of steps.
+  const ArenaSpan& GradientSpan(int gradient) const;
+
   int64_t max_subtree_leaves() const { return int64_t{1} << (gradient_slots.size() - 1); }
   // Within `records`, in bytes: loss record `index` of kLossRecords (one is copied out while the next is filled) ...
   static int64_t RecordOffset(int index);
@@ -88,7 +98,6 @@ struct RelayPlan {
   }
   // One for what is not kept; or those of one item in the blocks that are depth first, which do for that as well.
   static int64_t LeastInnerSlots(int64_t depth_first_blocks) { return std::max<int64_t>(1, depth_first_blocks); }
-  static constexpr int kTokenSlots = 2;
 
   // Worker's host memory: what of the boundaries and their gradients has no slot (one that is over leaves its place to
   // the next, whatever their layers), and what is swapped of the inner activations.

@@ -16,6 +16,8 @@ absl::string_view KindName(Kind kind) {
       return "expand";
     case Kind::kLoadTokens:
       return "load_tokens";
+    case Kind::kLoadDocuments:
+      return "load_documents";
     case Kind::kLoadBoundary:
       return "load_boundary";
     case Kind::kLoadGradient:
@@ -73,7 +75,7 @@ StreamId RelayStep::stream() const {
     case Kind::kPull:
     case Kind::kLoadInner:
       return StreamId::kIn;
-    case Kind::kLoadTokens:
+    case Kind::kLoadDocuments:
     case Kind::kLoadBoundary:
     case Kind::kLoadGradient:
     case Kind::kStoreBoundary:

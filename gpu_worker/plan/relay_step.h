@@ -18,7 +18,9 @@ struct RelayStep {
   enum class Kind {
     kPull,           // in: every blob of the layer -> weights
     kExpand,         // compute: weights -> the expanded weights
-    kLoadTokens,     // out: token ids, labels and the like of a micro-batch -> tokens
+    kLoadTokens,     // compute: token ids, labels and the like of a micro-batch -> tokens; so little that a stream in
+                     // which it waited for other copies would cost more
+    kLoadDocuments,  // out: of these, where documents begin and end, which is all that a block reads -> tokens
     kLoadBoundary,   // out: host -> input
     kLoadGradient,   // out: host -> output: the gradient of the layer's output
     kForward,        // compute: input (or tokens) -> output, and inner
@@ -52,6 +54,7 @@ struct RelayStep {
   TreeNode node;  // kFinishLeaf, kAddGradient, kEmitGradient, kEmitLeaf, kPush: what is gathered
   int weights = -1, input = -1, output = -1, tokens = -1, inner = -1;
   int gradient = -1, other_gradient = -1, record = -1;
+  // inner behind the inner slots: RelayPlan::leaving_inner_slots.
   int push = -1;                   // behind the push slots: a weight slot (RelayPlan::pushes_from_weight_slots)
   int flags = -1;                  // of a node's leaves: RelayPlan::FlagsOffset
   int host = -1;                   // of loads and stores: RelayPlan::host_boundary_slots, or host_inner_slots

@@ -39,16 +39,19 @@ class ScheduleBuilder {
         gradients_(model, plan, pass, turns_, steps_) {
     EPS_CHECK(pass.forward_only ||
               static_cast<int>(inner_places_.size()) == turns_.num_stashed_blocks() * turns_.num_items());
+    EPS_CHECK(!pass.has_documents ||
+              plan.token_slots.size() > 1);  // a turn's are loaded while those before it are read
+    FindLeaving();
   }
 
   std::vector<RelayStep> Build() {
     for (size_t t = 0; t < turns_.size(); ++t) {
       if (turns_[t].starts_visit) StartVisit(t);
       if (turns_[t].needs_weights()) UseWeights(turns_[t]);
-      LoadTokens(t);
+      LoadDocuments(t);
       Arrange(t, t);
       if (t + 1 < turns_.size()) {
-        LoadTokens(t + 1);
+        LoadDocuments(t + 1);
         Arrange(t + 1, t);
       }
       if (turns_[t].backward) ArrangeInner(t);
@@ -56,7 +59,10 @@ class ScheduleBuilder {
       Compute(t);
       Store(t);  // before the vnode's gradient goes out: the next layer waits for it
       Release(t);
-      if (EndsVnode(turns_[t])) EndVnode(turns_[t]);
+      if (EndsVnode(turns_[t])) {
+        ArrangeAhead(t);
+        EndVnode(turns_[t]);
+      }
       if (turns_.EndsVisit(turns_[t])) EndVisit(turns_[t]);
     }
     gradients_.EndPass();
@@ -78,13 +84,33 @@ class ScheduleBuilder {
   int64_t Gradient(const Turn& turn) const { return Input(turns_.num_layers(), turn); }
   int64_t Inner(const Turn& turn) const { return Input(turn.layer.value(), turn); }
 
-  static int TokenSlot(size_t t) { return static_cast<int>(t % RelayPlan::kTokenSlots); }
+  int TokenSlot(size_t t) const { return static_cast<int>(t % plan_.token_slots.size()); }
   TurnSlots& SlotsOf(size_t t) { return turn_slots_[t]; }
   InnerPlace PlaceOf(const Turn& turn) const {
     if (turn.depth_first) return InnerPlace::kKeep;
+    const bool is_stashed = !pass_.forward_only && turn.layer.value() >= turns_.first_stashed_block();
+    return is_stashed ? inner_places_[PlaceIndex(turn)] : InnerPlace::kRecompute;  // else nobody asks for it again
+  }
+  // Of a stashed block's turn.
+  size_t PlaceIndex(const Turn& turn) const {
     const int block = turn.layer.value() - turns_.first_stashed_block();
-    if (pass_.forward_only || block < 0) return InnerPlace::kRecompute;  // nobody asks for it again
-    return inner_places_[static_cast<size_t>(block * turns_.num_items() + turn.item)];
+    return static_cast<size_t>(block * turns_.num_items() + turn.item);
+  }
+
+  // RelayPlan::leaving_inner_slots.
+  void FindLeaving() {
+    leaving_.resize(inner_places_.size(), -1);
+    if (turns_.num_depth_first() == 0) return;
+    int slot = static_cast<int>(plan_.inner_slots.size());
+    const int end = slot + static_cast<int>(plan_.leaving_inner_slots.size());
+    for (size_t place = inner_places_.size(); place-- > 0 && slot < end;) {
+      if (inner_places_[place] == InnerPlace::kSwap) leaving_[place] = slot++;
+    }
+  }
+  // Of a turn on the way there. -1: in none of them.
+  int LeavingSlotOf(const Turn& turn) const {
+    if (turn.backward || PlaceOf(turn) != InnerPlace::kSwap) return -1;
+    return leaving_[PlaceIndex(turn)];
   }
 
   // ---- weights ----
@@ -116,14 +142,17 @@ class ScheduleBuilder {
   }
 
   // ---- loads and stores ----
-  bool NeedsTokens(const Turn& turn) const { return pass_.has_documents || turn.kind != LayerKind::kBlock; }
-  void LoadTokens(size_t t) {
-    if (static_cast<int>(t) < num_loaded_) return;
-    num_loaded_ = static_cast<int>(t) + 1;
-    if (!NeedsTokens(turns_[t])) return;
-    RelayStep step = StepOf(Kind::kLoadTokens, turns_[t]);
+  // Of a block, a turn ahead; embedding and head load theirs themselves.
+  void LoadDocuments(size_t t) {
+    if (!pass_.has_documents || turns_[t].kind != LayerKind::kBlock || t < next_documents_) return;
+    next_documents_ = t + 1;
+    AddTokens(Kind::kLoadDocuments, t);
+  }
+  int AddTokens(Kind kind, size_t t) {
+    RelayStep step = StepOf(kind, turns_[t]);
     step.tokens = TokenSlot(t);
     steps_.Add(step, {}, {ResourceOf(ResourceKind::kTokens, step.tokens)});
+    return step.tokens;
   }
 
   // Brings what turn `t` needs of boundaries into slots, as far as it has been made by turn `now`.
@@ -134,6 +163,18 @@ class ScheduleBuilder {
     }
     if (turn.needs_gradient() && SlotsOf(t).output < 0) {
       SlotsOf(t).output = Bring(Kind::kLoadGradient, Gradient(turn), t, now);
+    }
+  }
+  // What a gradient that leaves behind turn `t` would keep waiting, as loads go by the same stream: of some turns behind the
+  // next one, which is arranged, of the same visit. As far as slots are empty, beyond those that the next one may still take.
+  void ArrangeAhead(size_t t) {
+    constexpr size_t kMostTurns = 3;  // with more no planned step was shorter
+    constexpr int kLeastEmpty = 4;    // an input and a gradient of two turns
+    for (size_t next = t + 2; next < turns_.size() && next < t + 2 + kMostTurns; ++next) {
+      const bool same_visit =
+          turns_[next].layer == turns_[t + 1].layer && turns_[next].backward == turns_[t + 1].backward;
+      if (!same_visit || boundaries_.slots().num_empty() < kLeastEmpty) return;
+      Arrange(next, t);
     }
   }
   int Bring(Kind kind, int64_t value, size_t t, size_t now) {
@@ -208,6 +249,7 @@ class ScheduleBuilder {
   // On the way there; what is kept stays pinned until its backward has read it.
   int TakeInner(size_t t) {
     const Turn& turn = turns_[t];
+    if (const int leaving = LeavingSlotOf(turn); leaving >= 0) return leaving;
     const int slot = inners_.slots().Take(Inner(turn), turns_.BackwardOf(turn.layer.value(), turn.item));
     inners_.slots().Pin(slot);
     return slot;
@@ -224,7 +266,7 @@ class ScheduleBuilder {
       step.host = inners_.NewHostSlot(Inner(turn), t);
       steps_.Add(step, {ResourceOf(ResourceKind::kInner, slot)}, {ResourceOf(ResourceKind::kHostInner, step.host)});
     }
-    inners_.slots().Unpin(slot);
+    if (LeavingSlotOf(turn) < 0) inners_.slots().Unpin(slot);
   }
   // Of a turn on the way back, and then, in the slots that are left, of those that follow.
   void ArrangeInner(size_t t) {
@@ -294,7 +336,7 @@ class ScheduleBuilder {
     step.output = TakeOutput(t);
     Resources reads = {Parameters(turn)}, writes = {ResourceOf(ResourceKind::kBoundary, step.output)};
     if (turn.kind == LayerKind::kEmbedding) {
-      step.tokens = TokenSlot(t);
+      step.tokens = AddTokens(Kind::kLoadTokens, t);
       reads.push_back(ResourceOf(ResourceKind::kTokens, step.tokens));
     } else {
       step.input = SlotsOf(t).input;
@@ -326,7 +368,7 @@ class ScheduleBuilder {
     RelayStep step = StepOf(Kind::kLoss, turn);
     step.weights = weights_;
     step.input = SlotsOf(t).input;
-    step.tokens = TokenSlot(t);
+    step.tokens = AddTokens(Kind::kLoadTokens, t);
     step.record = RecordSlot(turn);
     steps_.Add(step,
                {Parameters(turn), ResourceOf(ResourceKind::kBoundary, step.input),
@@ -355,7 +397,7 @@ class ScheduleBuilder {
     step.weights = weights_;
     step.input = SlotsOf(t).input;
     step.output = TakeOutput(t);
-    step.tokens = TokenSlot(t);
+    step.tokens = AddTokens(Kind::kLoadTokens, t);
     step.gradient = gradients_.SlotOf(turn);
     step.record = RecordSlot(turn);
     steps_.Add(step,
@@ -373,7 +415,7 @@ class ScheduleBuilder {
     step.gradient = gradients_.SlotOf(turn);
     Resources reads;
     if (turn.kind == LayerKind::kEmbedding) {
-      step.tokens = TokenSlot(t);
+      step.tokens = AddTokens(Kind::kLoadTokens, t);
       reads = {ResourceOf(ResourceKind::kTokens, step.tokens)};
     } else {
       step.weights = weights_;
@@ -421,13 +463,14 @@ class ScheduleBuilder {
   const PassShape& pass_;
   const Turns turns_;
   const std::vector<InnerPlace> inner_places_;
+  std::vector<int> leaving_;  // by place: the slot from which it leaves, of leaving_inner_slots; -1: of none
 
   const bool is_final_;  // what comes back is known
   StepList steps_;
   WeightSlots weight_slots_;
   int weights_ = -1;  // the slot of the present turn's
   int expanded_layer_ = -1;
-  int num_loaded_ = 0;  // turns whose tokens are in the list
+  size_t next_documents_ = 0;  // turn whose documents are not in the list yet
   std::vector<TurnSlots> turn_slots_;
   Stash boundaries_, inners_;
   size_t next_inner_ = 0;  // turn on the way back whose inner activations were not looked for yet

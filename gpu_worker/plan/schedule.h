@@ -28,13 +28,17 @@ namespace eps::worker {
 //    nothing of them is kept for long, swapped or recomputed. (Terms: Lamy-Poirier, arXiv:2211.05953.) Not in a group, whose
 //    exchanges go layer by layer.
 //  - Inner activations are kept, swapped or recomputed as the pass says. On the way back, the slots that become empty
-//    take what was swapped, in its order, as far ahead as they reach.
+//    take what was swapped, in its order, as far ahead as they reach. Where blocks are depth first, what is swapped last
+//    leaves from where their gradients will be (RelayPlan::leaving_inner_slots), so that their own inner activations find
+//    slots empty.
 //  - The way back ends with the lowest layer that trains. A frozen layer above it makes the gradient of its input, and
 //    pushes nothing.
 //  - The embedding's backward needs tokens only. So N layers, N - 2 of them blocks, take N pulls on the way there and
 //    N - 2 on the way back with one slot, one fewer for each further slot.
-//  - The out-stream carries everything that is short: loads and stores of boundaries, gradients that leave. The loads
-//    of a micro-batch are put before the stores of the one before it, so that compute finds its input there.
+//  - The out-stream carries what leaves, gradients, boundaries and inner activations, and what is short: loads of boundaries
+//    and of blocks' documents. The loads of a micro-batch are put before the stores of the one before it, so that compute
+//    finds its input there; those of some more before a gradient, which takes as long as a turn or two. Tokens, which are
+//    fewer still, come by the compute stream: in the out-stream they would wait for all of that.
 //  - In a group, a layer's exchange runs beside the backward of the layer below, and its sums are made one turn before the
 //    first gradient of that one is complete. Every member has the same exchanges in the same order: the rounds of the head,
 //    then of each layer below, whatever nodes it gathers itself.

@@ -9,6 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "gmock/gmock.h"
 #include "gpu_worker/plan/group_parts.h"
 #include "gtest/gtest.h"
 
@@ -32,20 +33,21 @@ struct Shape {
   int depth_first = 0;       // blocks, of those that have a backward
   bool pushes_from_weight_slots = false;
   bool large_tables = false;  // which only the first slots have room for; a plan that is not resident
+  bool documents = false;
 };
 
 std::string Print(const Shape& s) {
-  return absl::StrCat("layers ", s.layers, " vnodes ", s.vnodes, " micro-batches ", s.micro_batches, " weight slots ",
-                      s.weight_slots, " inner slots ", s.inner_slots, s.keeps_all ? " (all)" : "", " gradient slots ",
-                      s.gradient_slots, " push slots ", s.push_slots, s.resident ? " resident" : "",
-                      s.expands ? " expands" : "", s.bf16 ? " bf16" : " fp32", " held ", absl::StrJoin(s.held, ","),
-                      " rounds ", s.group_rounds, " frozen ", absl::StrJoin(s.frozen, ","), " dropped ",
-                      absl::StrJoin(s.dropped, ","), " depth first ", s.depth_first,
-                      s.large_tables ? " large tables" : "", s.pushes_from_weight_slots ? " leaves from weights" : "");
+  return absl::StrCat(
+      "layers ", s.layers, " vnodes ", s.vnodes, " micro-batches ", s.micro_batches, " weight slots ", s.weight_slots,
+      " inner slots ", s.inner_slots, s.keeps_all ? " (all)" : "", " gradient slots ", s.gradient_slots, " push slots ",
+      s.push_slots, s.resident ? " resident" : "", s.expands ? " expands" : "", s.bf16 ? " bf16" : " fp32", " held ",
+      absl::StrJoin(s.held, ","), " rounds ", s.group_rounds, " frozen ", absl::StrJoin(s.frozen, ","), " dropped ",
+      absl::StrJoin(s.dropped, ","), " depth first ", s.depth_first, s.large_tables ? " large tables" : "",
+      s.pushes_from_weight_slots ? " leaves from weights" : "", s.documents ? " documents" : "");
 }
 
-// A schedule with all that the checks need. Counts of slots matter to it, and whether the first one is larger, so spans stay
-// empty but for that.
+// A schedule with all that the checks need. Counts of slots matter to it, whether the first one is larger, and which share
+// memory; so spans stay empty but for that.
 struct Made {
   explicit Made(const Shape& shape) : shape(shape) {
     ModelConfig config = {.num_layers = shape.layers, .d_model = 4, .num_heads = 1, .context = 2, .vocab = 4};
@@ -72,9 +74,10 @@ struct Made {
     const int boundary_slots = std::max(least, shape.resident ? boundaries + depth_first + 1 : shape.boundary_slots);
     plan.boundary_slots.resize(static_cast<size_t>(boundary_slots));
     plan.host_boundary_slots = shape.resident ? 0 : std::max(0, boundaries - (boundary_slots - least));
-    plan.token_slots.resize(2);
+    plan.token_slots.resize(shape.documents ? 2 : 1);
     plan.pushes_from_weight_slots = shape.pushes_from_weight_slots;
-    if (shape.large_tables) plan.weight_slots.front().num_bytes = plan.push_slots.front().num_bytes = 1;
+    if (shape.large_tables) plan.weight_slots.front().num_bytes = 1;
+    if (depth_first > 0) LayGradients();
     pass.vnodes = shape.held;
     if (shape.held.empty()) {
       for (int v = 0; v < shape.vnodes; ++v) pass.vnodes.push_back(v);
@@ -83,6 +86,7 @@ struct Made {
     pass.micro_batches = shape.micro_batches;
     pass.gradients = shape.bf16 ? Dtype::kBf16 : Dtype::kF32;
     pass.expands = shape.expands;
+    pass.has_documents = shape.documents;
     pass.group_rounds = shape.group_rounds;
     for (const int layer : shape.dropped) pass.dropped.push_back(LayerId(layer));
   }
@@ -96,6 +100,20 @@ struct Made {
   std::vector<RelayStep> Build() const { return BuildSchedule(model, plan, pass); }
   int BackwardBlocks() const {
     return std::max(0, shape.layers + 1 - std::max(1, model.lowest_trainable_layer().value()));
+  }
+  // What is swapped leaves from there.
+  void LayGradients() {
+    constexpr int64_t kGradientBytes = 3, kInnerBytes = 4;
+    int64_t end = 0;
+    for (auto* slots : {&plan.push_slots, &plan.depth_first_gradient_slots, &plan.gradient_slots}) {
+      for (ArenaSpan& slot : *slots) {
+        slot = {end, kGradientBytes};
+        end = slot.end_bytes();
+      }
+    }
+    for (int64_t at = 0; at + kInnerBytes <= end; at += kInnerBytes) {
+      plan.leaving_inner_slots.push_back({at, kInnerBytes});
+    }
   }
   // Of the largest pass.
   InnerCounts Counts() const {
@@ -154,12 +172,37 @@ class Simulator {
     accesses_.back().push_back({name, false});
     return buffers_[name];
   }
-  void Write(const std::string& buffer, int index, std::string content) {
+  void Write(const std::string& buffer, int index, const std::string& content) {
     const std::string name = absl::StrCat(buffer, index);
     EXPECT_GE(index, 0) << buffer;
     accesses_.back().push_back({name, true});
-    buffers_[name] = std::move(content);
+    buffers_[name] = content;
+    const ArenaSpan written = SpanOf(buffer, index);
+    if (written.num_bytes == 0) return;
+    for (const char* other : {"push", "gradient", "inner"}) {
+      for (int i = 0; i < NumSlots(other); ++i) {
+        const ArenaSpan span = SpanOf(other, i);
+        const bool shares = span.offset_bytes < written.end_bytes() && written.offset_bytes < span.end_bytes();
+        if (!shares || absl::StrCat(other, i) == name) continue;
+        accesses_.back().push_back({absl::StrCat(other, i), true});
+        buffers_[absl::StrCat(other, i)] = "overwritten by " + content;
+      }
+    }
   }
+  // Of those that share memory, in the order of their indices.
+  std::vector<ArenaSpan> SpansOf(const std::string& buffer) const {
+    const RelayPlan& plan = made_.plan;
+    if (buffer == "push") return plan.push_slots;
+    std::vector<ArenaSpan> spans = buffer == "inner" ? plan.inner_slots : plan.gradient_slots;
+    const std::vector<ArenaSpan>& more = buffer == "inner" ? plan.leaving_inner_slots : plan.depth_first_gradient_slots;
+    spans.insert(spans.end(), more.begin(), more.end());
+    return spans;
+  }
+  ArenaSpan SpanOf(const std::string& buffer, int index) const {
+    const bool shares = buffer == "push" || buffer == "gradient" || buffer == "inner";
+    return shares ? SpansOf(buffer).at(static_cast<size_t>(index)) : ArenaSpan{};
+  }
+  int NumSlots(const std::string& buffer) const { return static_cast<int>(SpansOf(buffer).size()); }
   void Expect(const std::string& got, const std::string& want, const RelayStep& step) {
     EXPECT_EQ(got, want) << DebugString(step, made_.model);
   }
@@ -189,6 +232,9 @@ class Simulator {
     }
   }
   void ReadTokens(const RelayStep& step) { Expect(Read("tokens", step.tokens), "tokens" + Item(step), step); }
+  void ReadDocuments(const RelayStep& step) {
+    if (made_.pass.has_documents) Expect(Read("tokens", step.tokens), "documents" + Item(step), step);
+  }
   void ReadInput(const RelayStep& step) {
     Expect(Read("boundary", step.input), InputOf(step.layer.value(), step), step);
   }
@@ -229,6 +275,8 @@ class Simulator {
         return Write("expanded", 0, Weights(layer));
       case Kind::kLoadTokens:
         return Write("tokens", step.tokens, "tokens" + Item(step));
+      case Kind::kLoadDocuments:
+        return Write("tokens", step.tokens, "documents" + Item(step));
       case Kind::kLoadBoundary:
         ++num_boundary_loads_;
         return Write("boundary", step.input, Read("host boundary ", step.host));
@@ -256,6 +304,7 @@ class Simulator {
           ReadTokens(step);
         } else {
           ReadInput(step);
+          ReadDocuments(step);
           Write("inner", step.inner, Inner(step));
         }
         return Write("boundary", step.output, InputOf(Next(layer), step));
@@ -263,6 +312,7 @@ class Simulator {
         ++num_recomputes_;
         ReadWeights(step);
         ReadInput(step);
+        ReadDocuments(step);
         return Write("inner", step.inner, Inner(step));
       case Kind::kHead:
         ReadWeights(step);
@@ -279,6 +329,7 @@ class Simulator {
         } else {
           ReadWeights(step);
           ReadInput(step);
+          ReadDocuments(step);
           Expect(Read("inner", step.inner), Inner(step), step);
         }
         Accumulate(step);
@@ -569,6 +620,7 @@ void Check(const Shape& shape) {
   for (int blocks = 0; blocks <= (is_told ? 0 : shape.layers); ++blocks) {
     if (!is_told) changed.depth_first = blocks;
     changed.large_tables = !shape.resident && (blocks + shape.vnodes + shape.weight_slots) % 3 != 0;
+    changed.documents = (blocks + shape.layers + shape.micro_batches) % 2 != 0;
     changed.pushes_from_weight_slots =
         !shape.resident && shape.group_rounds == 0 && (blocks + shape.micro_batches + shape.inner_slots) % 3 != 0;
     CheckAlone(changed);
@@ -774,6 +826,25 @@ TEST(ScheduleTest, WithTwoSlotsEverythingSwappedIsCopiedOnceThereAndBackButTheLa
   EXPECT_EQ(count[Kind::kRecompute], 0);
 }
 
+// The last one has the memory that is needed last.
+TEST(ScheduleTest, WhatIsSwappedLastLeavesFromWhereGradientsWillBe) {
+  const Made made(
+      {.layers = 5, .vnodes = 1, .micro_batches = 4, .inner_slots = 2, .swapped = 12, .spare = 2, .depth_first = 2});
+  const int slots = static_cast<int>(made.plan.inner_slots.size());
+  const int leaving = static_cast<int>(made.plan.leaving_inner_slots.size());
+  ASSERT_EQ(leaving, 3);
+  std::vector<int> left, came_back;
+  for (const RelayStep& step : made.Build()) {
+    if (step.kind == Kind::kStoreInner) left.push_back(step.inner);
+    if (step.kind == Kind::kLoadInner) came_back.push_back(step.inner);
+  }
+  ASSERT_EQ(left.size(), 12);
+  left.erase(left.begin(), left.end() - leaving);
+  EXPECT_THAT(left, ::testing::ElementsAre(slots + 2, slots + 1, slots));
+  ASSERT_EQ(came_back.size(), 12);
+  EXPECT_THAT(came_back, ::testing::Each(::testing::Lt(slots)));
+}
+
 // The way back begins with what is kept; its slots fetch what comes after it while it is computed.
 TEST(ScheduleTest, SlotsThatAreLeftFetchAhead) {
   const Made made({.layers = 6, .vnodes = 1, .micro_batches = 1, .inner_slots = 4, .swapped = 6, .spare = 2});
@@ -926,6 +997,43 @@ TEST(ScheduleTest, InputsAreLoadedWhileTheMicroBatchBeforeIsComputed) {
   }
 }
 
+// A gradient takes as long to leave as compute for a turn or two.
+TEST(ScheduleTest, InputsOfTheNextTurnsAreLoadedBeforeAGradientLeaves) {
+  const Made made({.layers = 5, .vnodes = 1, .micro_batches = 4, .boundary_slots = 10});
+  std::map<int, int> loads;  // by layer, on the way back
+  int last_turn = -1;        // of a visit whose gradient has not left yet
+  int checked = 0;
+  const std::vector<RelayStep> steps = made.Build();
+  for (size_t i = 0; i < steps.size(); ++i) {
+    const RelayStep& step = steps[i];
+    if (step.kind == Kind::kLoadBoundary && step.backward) ++loads[step.layer.value()];
+    if (step.kind == Kind::kBackward && step.micro_batch == 3) last_turn = static_cast<int>(i);
+    if (step.kind == Kind::kLoadBoundary && last_turn >= 0) {
+      for (const int other : step.waits_for) EXPECT_LT(other, last_turn) << DebugString(step, made.model);
+    }
+    if (step.kind == Kind::kPush) last_turn = -1;
+    if (step.kind != Kind::kPush || step.layer.value() < 2 || step.layer.value() > 3) continue;
+    EXPECT_GE(loads[step.layer.value() - 1], 3) << DebugString(step, made.model);
+    ++checked;
+  }
+  EXPECT_EQ(checked, 2);
+}
+
+// Behind gradients and boundaries that leave, compute would wait for these.
+TEST(ScheduleTest, TokensWaitForNoOtherStream) {
+  for (const int micro_batches : {1, 2, 5}) {
+    const Made made({.layers = 3, .vnodes = 2, .micro_batches = micro_batches, .documents = micro_batches == 2});
+    int loads = 0;
+    for (const RelayStep& step : made.Build()) {
+      if (step.kind != Kind::kLoadTokens) continue;
+      ++loads;
+      EXPECT_EQ(step.stream(), StreamId::kCompute);
+      EXPECT_THAT(step.waits_for, ::testing::IsEmpty()) << DebugString(step, made.model);
+    }
+    EXPECT_EQ(loads, 3 * 2 * micro_batches);  // embedding, head, and the embedding's gradient
+  }
+}
+
 TEST(ScheduleTest, AForwardOnlyPassEndsWithLogits) {
   for (const bool resident : {false, true}) {
     Made made({.layers = 2,
@@ -987,26 +1095,26 @@ TEST(ScheduleTest, PrintsAsALine) {
   EXPECT_EQ(text, R"(pull embedding weights 0
 pull h.0 weights 1
 load_tokens embedding vnode 0 micro-batch 0 tokens 0
-forward embedding vnode 0 micro-batch 0 weights 0 tokens 0 output 0 after 0 after 2
+forward embedding vnode 0 micro-batch 0 weights 0 tokens 0 output 0 after 0
 pull head weights 0 after 3
 expand h.0 weights 1 after 1
-load_tokens head vnode 0 micro-batch 0 tokens 0 after 3
 forward h.0 vnode 0 micro-batch 0 weights 1 input 0 output 1 inner 0
 zero_gradient head vnode 0 gradient 0
 start_record head vnode 0 record 0
-head head vnode 0 micro-batch 0 weights 0 tokens 0 input 1 output 2 gradient 0 record 0 starts gradient after 4 after 6
+load_tokens head vnode 0 micro-batch 0 tokens 0
+head head vnode 0 micro-batch 0 weights 0 tokens 0 input 1 output 2 gradient 0 record 0 starts gradient after 4
 store_record head vnode 0 record 0 after 10
 emit_leaf head vnode 0 node {0} gradient 0 push 0 flags 0
 push head vnode 0 node {0} push 0 flags 0 after 12
-load_tokens embedding vnode 0 micro-batch 0 tokens 0
 zero_gradient h.0 vnode 0 gradient 0
 recompute h.0 vnode 0 micro-batch 0 weights 1 input 0 inner 0
 backward h.0 vnode 0 micro-batch 0 weights 1 input 0 output 2 inner 0 gradient 0 starts gradient
 emit_leaf h.0 vnode 0 node {0} gradient 0 push 0 flags 0 after 13
-push h.0 vnode 0 node {0} push 0 flags 0 after 18
+push h.0 vnode 0 node {0} push 0 flags 0 after 17
 zero_gradient embedding vnode 0 gradient 0
-backward embedding vnode 0 micro-batch 0 tokens 0 output 2 gradient 0 starts gradient after 14
-emit_leaf embedding vnode 0 node {0} gradient 0 push 0 flags 0 after 19
+load_tokens embedding vnode 0 micro-batch 0 tokens 0
+backward embedding vnode 0 micro-batch 0 tokens 0 output 2 gradient 0 starts gradient
+emit_leaf embedding vnode 0 node {0} gradient 0 push 0 flags 0 after 18
 push embedding vnode 0 node {0} push 0 flags 0 after 22
 )");
 }

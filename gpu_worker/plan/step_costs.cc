@@ -165,6 +165,8 @@ class StepSeconds {
         return Gradient(static_cast<double>(sizes.wire_bytes + sizes.expanded_bytes));
       case Kind::kLoadTokens:
         return In(shape_.token_bytes());
+      case Kind::kLoadDocuments:
+        return In(shape_.documents_bytes());
       case Kind::kLoadBoundary:
       case Kind::kLoadGradient:
         return In(shape_.boundary_bytes());

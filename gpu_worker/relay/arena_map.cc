@@ -43,7 +43,7 @@ absl::StatusOr<ArenaMap> MapArena(const RelayPlan& plan, Device& device) {
   EPS_ASSIGN_OR_RETURN(map.pushes, Map(plan.push_slots, plan.weight_slots, device));
   EPS_ASSIGN_OR_RETURN(map.boundaries, Map(plan.boundary_slots, device));
   EPS_ASSIGN_OR_RETURN(map.tokens, Map(plan.token_slots, device));
-  EPS_ASSIGN_OR_RETURN(map.inners, Map(plan.inner_slots, device));
+  EPS_ASSIGN_OR_RETURN(map.inners, Map(plan.inner_slots, plan.leaving_inner_slots, device));
   EPS_ASSIGN_OR_RETURN(map.scratch, Map(plan.scratch, device));
   EPS_ASSIGN_OR_RETURN(map.group_area, Map(plan.group_area, device));
   if (plan.rotary_table.num_bytes > 0) {

@@ -76,7 +76,7 @@ void LayerRunner::Run(const RelayStep& step, const PassContext& pass) {
     case RelayStep::Kind::kStartRecord:
       return compute_.CopyIn(Record(step), BytesOf(start_values_.record));
     default:
-      EPS_CHECK(false);  // not a step of the compute stream
+      EPS_CHECK(false);  // a copy
   }
 }
 

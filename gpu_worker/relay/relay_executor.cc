@@ -397,6 +397,7 @@ void RelayExecutorImpl::Enqueue(size_t index, const Pass& pass) {
       weights_.Enqueue(step, pass.context, pass.group);
       break;
     case RelayStep::Kind::kLoadTokens:
+    case RelayStep::Kind::kLoadDocuments:
       EnqueueLoadTokens(step, pass);
       break;
     case RelayStep::Kind::kLoadBoundary:
@@ -475,8 +476,14 @@ void RelayExecutorImpl::StageTokens(const Pass& pass) const {
 }
 
 void RelayExecutorImpl::EnqueueLoadTokens(const RelayStep& step, const Pass& pass) {
-  const absl::Span<const std::byte> tokens = memory_.Tokens(Item(step), pass.context.shape);
-  device_.stream(StreamId::kOut).CopyIn(Slot(arena_.tokens, step.tokens), tokens);
+  const LayerShape& shape = pass.context.shape;
+  absl::Span<const std::byte> tokens = memory_.Tokens(Item(step), shape);
+  std::byte* to = Slot(arena_.tokens, step.tokens);
+  if (step.kind == RelayStep::Kind::kLoadDocuments) {  // behind all else
+    tokens.remove_prefix(static_cast<size_t>(shape.document_first_offset_bytes()));
+    to += shape.document_first_offset_bytes();
+  }
+  device_.stream(step.stream()).CopyIn(to, tokens);
 }
 
 absl::Status FillRotaryTable(const ModelConfig& model, std::byte* to, Device& device) {

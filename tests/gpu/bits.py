@@ -1,8 +1,8 @@
 """The same bits by every way to compute a step, on a GPU: a part of tests/gpu/run.
 
 For each setting, the most telling ones first: relay with everything recomputed and no graphs, against which the others
-are held; kept; everything resident; the last blocks depth first; graphs wherever work comes again; two workers; a daemon
-that is killed, and the run resumed.
+are held; kept; everything resident; the last blocks depth first and the others swapped; graphs wherever work comes again;
+two workers; a daemon that is killed, and the run resumed.
 """
 
 import os
@@ -70,7 +70,7 @@ class Way:
 
 WAYS = (Way("relay", {"inner": "RECOMPUTE", "graphs": "NEVER"}), Way("kept", {"inner": "KEEP"}),
         Way("resident", {"inner": "KEEP", "resident": True}),
-        Way("depth first", {"inner": "RECOMPUTE", "depth_first_blocks": 2}),
+        Way("depth first", {"inner": "SWAP", "depth_first_blocks": 2}),
         Way("graphs", {"inner": "RECOMPUTE", "graphs": "ALWAYS"}),
         Way("two workers", {"inner": "RECOMPUTE"}, ("--workers", 2, "--device-memory", "256MiB")),
         Way("killed and resumed", {"inner": "RECOMPUTE"}, killed=True))
