@@ -27,6 +27,9 @@ struct ArenaSpan {
   int64_t num_bytes = 0;
 
   int64_t end_bytes() const { return offset_bytes + num_bytes; }
+  bool Overlaps(const ArenaSpan& other) const {
+    return offset_bytes < other.end_bytes() && other.offset_bytes < end_bytes();
+  }
   friend bool operator==(const ArenaSpan&, const ArenaSpan&) = default;
 };
 inline constexpr int64_t kArenaAlignBytes = 256;  // every span starts at a multiple

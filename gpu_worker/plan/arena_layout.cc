@@ -54,13 +54,11 @@ class ArenaBuilder {
   int64_t end_bytes_ = 0;
 };
 
-// As many spans of that size as fit between two places.
-std::vector<ArenaSpan> Within(int64_t begin_bytes, int64_t end_bytes, int64_t num_bytes) {
+// As many spans of that size as fit between two places, `most` at most.
+std::vector<ArenaSpan> Within(int64_t begin_bytes, int64_t end_bytes, int64_t num_bytes, int64_t most) {
   std::vector<ArenaSpan> spans;
-  if (num_bytes == 0) return spans;
-  for (ArenaSpan next{begin_bytes, num_bytes}; next.end_bytes() <= end_bytes; next.offset_bytes += num_bytes) {
-    spans.push_back(next);
-  }
+  if (num_bytes > 0) most = std::min(most, (end_bytes - begin_bytes) / num_bytes);
+  for (int64_t i = 0; i < most; ++i) spans.push_back({begin_bytes + i * num_bytes, num_bytes});
   return spans;
 }
 
@@ -213,7 +211,8 @@ RelayPlan LayArena(const PlanRequest& request, const PlanNeeds& needs, const Pla
       needs.depth_first_gradient_slots(choice.depth_first_blocks, choice.gradient_slots), needs.block_gradient_bytes);
   plan.gradient_slots = arena.Take(choice.gradient_slots, needs.largest.gradient_bytes);
   if (plan.depth_first_blocks > 0) {
-    plan.leaving_inner_slots = Within(gradients_begin, arena.end_bytes(), needs.inner_slot_bytes());
+    plan.leaving_inner_slots =
+        Within(gradients_begin, arena.end_bytes(), needs.inner_slot_bytes(), InnerTotal(needs, choice));
   }
   plan.boundary_slots = arena.Take(choice.boundary_slots, needs.boundary_bytes);
   plan.token_slots = arena.Take(request.run->data.has_documents() ? 2 : 1, needs.token_bytes);

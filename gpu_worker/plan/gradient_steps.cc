@@ -1,5 +1,7 @@
 #include "gpu_worker/plan/gradient_steps.h"
 
+#include <iterator>
+#include <numeric>
 #include <utility>
 #include <vector>
 
@@ -22,7 +24,7 @@ std::vector<TreeNode> NodesOf(const RelayPlan& plan, const PassShape& pass) {
 }  // namespace
 
 GradientSteps::GradientSteps(const ModelSpec& model, const RelayPlan& plan, const PassShape& pass, const Turns& turns,
-                             StepList& steps)
+                             StepList& steps, int num_leaving)
     : model_(model),
       plan_(plan),
       pass_(pass),
@@ -30,7 +32,10 @@ GradientSteps::GradientSteps(const ModelSpec& model, const RelayPlan& plan, cons
       first_depth_first_(turns.first_depth_first()),
       most_block_elems_(model.max_trainable_block_elems()),
       pushed_(NodesOf(plan, pass)),
-      gatherings_(1 + static_cast<size_t>(turns.num_depth_first())) {}
+      leaving_(static_cast<size_t>(num_leaving)),
+      gatherings_(1 + static_cast<size_t>(turns.num_depth_first())) {
+  std::iota(leaving_.begin(), leaving_.end(), 0);
+}
 
 size_t GradientSteps::IndexOf(const Turn& turn) const {
   return turn.depth_first ? 1 + static_cast<size_t>(turn.layer.value() - first_depth_first_) : 0;
@@ -100,14 +105,18 @@ Resource GradientSteps::PushResource(int slot) const {
                                  : ResourceOf(ResourceKind::kWeights, slot - num_push_slots());
 }
 
-Resources GradientSteps::PushWrites(int slot) const {
+Resources GradientSteps::PushWrites(int slot) {
   Resources writes = {PushResource(slot)};
   if (slot < num_push_slots()) AddLeaving(plan_.push_slots[static_cast<size_t>(slot)], writes);
   return writes;
 }
 
-void GradientSteps::AddLeaving(const ArenaSpan& span, Resources& writes) const {
-  for (const int inner : plan_.LeavingFrom(span)) writes.push_back(ResourceOf(ResourceKind::kInner, inner));
+void GradientSteps::AddLeaving(const ArenaSpan& span, Resources& writes) {
+  std::erase_if(leaving_, [&](int slot) {
+    const bool overlaps = plan_.leaving_inner_slots[static_cast<size_t>(slot)].Overlaps(span);
+    if (overlaps) writes.push_back(ResourceOf(ResourceKind::kInner, std::ssize(plan_.inner_slots) + slot));
+    return overlaps;
+  });
 }
 
 RelayStep GradientSteps::StepOfNode(Kind kind, const Turn& turn, TreeNode node) {

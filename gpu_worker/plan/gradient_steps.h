@@ -24,9 +24,9 @@ namespace eps::worker {
 // A layer's visits, vnodes and turns are told in the order of the pass.
 class GradientSteps {
  public:
-  // All of these outlive it.
+  // All of these outlive it. num_leaving: so many of RelayPlan::leaving_inner_slots, the first ones, are used.
   GradientSteps(const ModelSpec& model, const RelayPlan& plan, const PassShape& pass, const Turns& turns,
-                StepList& steps);
+                StepList& steps, int num_leaving);
 
   // Of the turn's layer; of blocks that are depth first, beside the head's.
   void StartVisit(const Turn& turn);
@@ -57,11 +57,11 @@ class GradientSteps {
   int TakePushSlot(LayerId layer);
   int PushSlotOf(const Turn& turn, int free_weight_slot);
   Resource PushResource(int slot) const;
-  Resources PushWrites(int slot) const;
-  // What still leaves from that memory (RelayPlan::leaving_inner_slots). That it is not written again suffices: inner
-  // activations come to lie there before the first gradient of their pass, and after all of the pass before, as streams are
-  // idle between passes.
-  void AddLeaving(const ArenaSpan& span, Resources& writes) const;
+  Resources PushWrites(int slot);
+  // What may still leave from that memory (RelayPlan::leaving_inner_slots). Once is enough, as all that writes gradients is
+  // of one stream; and the other way round nothing has to wait: inner activations come to lie there before the first gradient
+  // of their pass, and after all of the pass before, as streams are idle between passes.
+  void AddLeaving(const ArenaSpan& span, Resources& writes);
   RelayStep StepOfNode(RelayStep::Kind kind, const Turn& turn, TreeNode node);
   bool TopTwoAreSiblings(const std::vector<TreeNode>& sums) const;
   void AddTopTwo(const Turn& turn, TreeNode node);
@@ -82,6 +82,7 @@ class GradientSteps {
   const int first_depth_first_;
   const int64_t most_block_elems_;      // that are trained
   const std::vector<TreeNode> pushed_;  // of every layer, in order
+  std::vector<int> leaving_;            // slots that no gradient has written to yet
   std::vector<Gathering> gatherings_;   // by IndexOf
   int next_push_ = 0;
   int flag_turn_ = 0;             // of the present layer

@@ -75,16 +75,6 @@ std::string InnerWhy(const RelayPlan& plan) {
 
 }  // namespace
 
-std::vector<int> RelayPlan::LeavingFrom(const ArenaSpan& span) const {
-  std::vector<int> inners;
-  for (size_t i = 0; i < leaving_inner_slots.size(); ++i) {
-    const ArenaSpan& slot = leaving_inner_slots[i];
-    const bool overlaps = slot.offset_bytes < span.end_bytes() && span.offset_bytes < slot.end_bytes();
-    if (overlaps) inners.push_back(static_cast<int>(inner_slots.size() + i));
-  }
-  return inners;
-}
-
 const ArenaSpan& RelayPlan::GradientSpan(int gradient) const {
   const auto index = static_cast<size_t>(gradient);
   return index < gradient_slots.size() ? gradient_slots[index]

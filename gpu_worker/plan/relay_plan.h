@@ -73,8 +73,6 @@ struct RelayPlan {
     return weight_slots.size() - (resident ? 0 : static_cast<size_t>(depth_first_blocks));
   }
 
-  // Which of these share memory with a span: indices as of steps.
-  std::vector<int> LeavingFrom(const ArenaSpan& span) const;
   // By index as of steps.
   const ArenaSpan& GradientSpan(int gradient) const;
 

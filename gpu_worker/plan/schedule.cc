@@ -36,12 +36,12 @@ class ScheduleBuilder {
         turn_slots_(turns_.size()),
         boundaries_(static_cast<int>(plan.boundary_slots.size()), turns_.size(), boundaries),
         inners_(static_cast<int>(plan.inner_slots.size()), turns_.size(), inners),
-        gradients_(model, plan, pass, turns_, steps_) {
+        leaving_(inner_places_.size(), -1),
+        gradients_(model, plan, pass, turns_, steps_, FindLeaving()) {
     EPS_CHECK(pass.forward_only ||
               static_cast<int>(inner_places_.size()) == turns_.num_stashed_blocks() * turns_.num_items());
     EPS_CHECK(!pass.has_documents ||
               plan.token_slots.size() > 1);  // a turn's are loaded while those before it are read
-    FindLeaving();
   }
 
   std::vector<RelayStep> Build() {
@@ -97,15 +97,16 @@ class ScheduleBuilder {
     return static_cast<size_t>(block * turns_.num_items() + turn.item);
   }
 
-  // RelayPlan::leaving_inner_slots.
-  void FindLeaving() {
-    leaving_.resize(inner_places_.size(), -1);
-    if (turns_.num_depth_first() == 0) return;
-    int slot = static_cast<int>(plan_.inner_slots.size());
-    const int end = slot + static_cast<int>(plan_.leaving_inner_slots.size());
-    for (size_t place = inner_places_.size(); place-- > 0 && slot < end;) {
-      if (inner_places_[place] == InnerPlace::kSwap) leaving_[place] = slot++;
+  // How many of RelayPlan::leaving_inner_slots are used.
+  int FindLeaving() {
+    int count = 0;
+    if (turns_.num_depth_first() == 0) return count;
+    const auto first = static_cast<int>(plan_.inner_slots.size()),
+               most = static_cast<int>(plan_.leaving_inner_slots.size());
+    for (size_t place = inner_places_.size(); place-- > 0 && count < most;) {
+      if (inner_places_[place] == InnerPlace::kSwap) leaving_[place] = first + count++;
     }
+    return count;
   }
   // Of a turn on the way there. -1: in none of them.
   int LeavingSlotOf(const Turn& turn) const {
@@ -463,7 +464,6 @@ class ScheduleBuilder {
   const PassShape& pass_;
   const Turns turns_;
   const std::vector<InnerPlace> inner_places_;
-  std::vector<int> leaving_;  // by place: the slot from which it leaves, of leaving_inner_slots; -1: of none
 
   const bool is_final_;  // what comes back is known
   StepList steps_;
@@ -473,7 +473,8 @@ class ScheduleBuilder {
   size_t next_documents_ = 0;  // turn whose documents are not in the list yet
   std::vector<TurnSlots> turn_slots_;
   Stash boundaries_, inners_;
-  size_t next_inner_ = 0;  // turn on the way back whose inner activations were not looked for yet
+  size_t next_inner_ = 0;     // turn on the way back whose inner activations were not looked for yet
+  std::vector<int> leaving_;  // by place: the slot from which it leaves, of leaving_inner_slots; -1: of none
   GradientSteps gradients_;
 };
 
