@@ -72,7 +72,7 @@ absl::Status RunProfile(const ProfileFlags& flags) {
   EPS_RETURN_IF_ERROR_WITH(CheckReplaceable(out), flags.out.empty() ? "where it is kept" : "--out");
   std::fprintf(stderr, "eps: measuring %s with the layers of %s; nothing else should run for some seconds\n",
                flags.device.c_str(), flags.run.run.c_str());
-  ProgressPrinter progress(/*quiet=*/false);
+  ProgressPrinter progress(/*quiet=*/false, stderr);
   EPS_ASSIGN_OR_RETURN(
       const worker::Profile profile,
       MeasureMachine({.run = flags.run, .device = flags.device, .threads = threads, .vectors = flags.vectors}, out,

@@ -25,9 +25,9 @@ constexpr int kNoTerminalWidth = 200;
 constexpr int kMostWorkersNamed = 8;
 constexpr double kLongStepSeconds = 10;
 
-int TerminalWidth() {
+int TerminalWidth(std::FILE* to) {
   winsize size{};
-  return ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col : 80;
+  return ioctl(fileno(to), TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col : 80;
 }
 
 // The worker nearest its cap.
@@ -147,7 +147,8 @@ std::string ProgressLine(const proto::StatusReply& status, int width) {
   return line.substr(0, width);
 }
 
-ProgressPrinter::ProgressPrinter(bool quiet) : quiet_(quiet), terminal_(isatty(STDOUT_FILENO) == 1) {}
+ProgressPrinter::ProgressPrinter(bool quiet, std::FILE* to)
+    : quiet_(quiet), to_(to), terminal_(isatty(fileno(to)) == 1) {}
 
 void ProgressPrinter::Show(const proto::StatusReply& status) {
   ShowLine([&status](int width) { return ProgressLine(status, width); });
@@ -156,29 +157,29 @@ void ProgressPrinter::Show(const proto::StatusReply& status) {
 void ProgressPrinter::ShowLine(const std::function<std::string(int width)>& line) {
   if (quiet_) return;
   if (terminal_) {
-    std::printf("\r\033[K%s", line(TerminalWidth() - 1).c_str());
+    std::fprintf(to_, "\r\033[K%s", line(TerminalWidth(to_) - 1).c_str());
     line_open_ = true;
   } else {
     if (absl::Now() - last_shown_ < kPlainInterval) return;
     std::string text = line(kNoTerminalWidth);
     if (text == last_line_) return;
-    std::printf("%s\n", text.c_str());
+    std::fprintf(to_, "%s\n", text.c_str());
     last_line_ = std::move(text);
     last_shown_ = absl::Now();
   }
-  std::fflush(stdout);
+  std::fflush(to_);
 }
 
 void ProgressPrinter::Note(const std::string& text) {
   if (quiet_) return;
-  std::printf("%s%s\n", line_open_ ? "\r\033[K" : "", text.c_str());
-  std::fflush(stdout);
+  std::fprintf(to_, "%s%s\n", line_open_ ? "\r\033[K" : "", text.c_str());
+  std::fflush(to_);
   line_open_ = false;
 }
 
 void ProgressPrinter::Finish() {
-  if (line_open_) std::printf("\n");
-  std::fflush(stdout);
+  if (line_open_) std::fprintf(to_, "\n");
+  std::fflush(to_);
   line_open_ = false;
 }
 

@@ -2,6 +2,7 @@
 #define EPS_CLI_PROGRESS_H_
 
 #include <cstdint>
+#include <cstdio>
 #include <functional>
 #include <string>
 
@@ -53,7 +54,8 @@ std::string FormatStartOrder(const proto::StatusReply& status);
 // Shows ProgressLine: on a terminal one line that is written over, elsewhere a line every few seconds.
 class ProgressPrinter {
  public:
-  explicit ProgressPrinter(bool quiet);
+  // to: stdout, or stderr where stdout has something else to say.
+  explicit ProgressPrinter(bool quiet, std::FILE* to = stdout);
   void Show(const proto::StatusReply& status);
   // The same for something else than a run: `line` makes one of at most so many characters.
   void ShowLine(const std::function<std::string(int width)>& line);
@@ -65,6 +67,7 @@ class ProgressPrinter {
 
  private:
   const bool quiet_;
+  std::FILE* const to_;
   const bool terminal_;
   bool line_open_ = false;
   std::string last_line_;  // where there is no terminal

@@ -26,7 +26,7 @@ class ProfileTest(SystemTest):
         path, done = self.profile(spec, "--threads", 1)
         for word in ("forward", "recompute", "backward", "update", str(path)):
             self.assertIn(word, done.stdout)
-        self.assertRegex(done.stdout, r"\] +\d+% measuring \w+")
+        self.assertRegex(done.stderr, r"\] +\d+% measuring \w+")
         profile = json.loads(path.read_text())
         self.assertEqual(profile["threads"], 1)
         self.assertEqual([layer["layer"] for layer in profile["layers"]], ["embedding", "block", "head"])
