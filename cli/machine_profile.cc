@@ -16,7 +16,6 @@
 #include "gpu_worker/profile/profile_file.h"
 
 namespace eps::cli {
-
 namespace {
 
 // Of a line in which `gpu_worker --measure` says how far it is: `... measuring what="backward h.0" percent=35`.
