@@ -242,6 +242,9 @@ struct Worker {
                         .max_group_members = way.group ? static_cast<int>(way.workers.size()) : 0};
     if (way.more_bytes >= 0) request.cap_bytes = SmallestCapBytes(request) + way.more_bytes;
     plan = way.choice.has_value() ? LayArena(request, NeedsOf(request), *way.choice) : MakeRelayPlan(request).value();
+    if (plan.depth_first_blocks > 0 && plan.inner.swapped > 0) {
+      EXPECT_THAT(plan.leaving_inner_slots, ::testing::Not(::testing::IsEmpty()));  // so that this is tried, too
+    }
     device = way.MakeDevice(plan.arena_bytes, index);
     executor = RelayExecutor::Create({.model = &model,
                                       .run = &run,
