@@ -131,7 +131,8 @@ class CoordinatorImpl final : public Coordinator {
   absl::Status CountPass(WorkerId worker, PassTiming timing) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   bool SkipsNonfinite() const { return run_.defers_updates(); }
   void ExpireLeases(Actions& actions) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // Those that asked to leave go as soon as nobody needs what they were given.
+  // Those that asked to leave go once all of the step, or of the evaluation's round, that they have a part in is in. Until
+  // then the others may die, and nobody else finishes it: of a step in which weights were updated no checkpoint can be made.
   void ReleaseLeaving(Actions& actions) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // These return how many vnodes others must run again. Lose also forgets the worker.
   int Lose(WorkerId worker) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);

@@ -58,7 +58,6 @@ class FakeWorker {
 
   WorkerId id() const { return id_; }
   bool finished_ok() const { return channel_->finished_ok(); }
-  int num_assignments() const { return channel_->num_assignments(); }  // that it was sent
   void Kill() { dead_ = true; }
   bool dead() const { return dead_; }
   // By step, from the first one that it computed.
@@ -90,7 +89,6 @@ class FakeWorker {
     void SendAssignment(std::shared_ptr<const Assignment> assignment) override {
       MutexLock lock(mu_);
       assignments_.push_back(std::move(assignment));
-      ++num_assignments_;
       changed_.NotifyAll();
     }
     void SendFinish(bool ok, std::string) override {
@@ -120,16 +118,11 @@ class FakeWorker {
       MutexLock lock(mu_);
       return ok_;
     }
-    int num_assignments() {
-      MutexLock lock(mu_);
-      return num_assignments_;
-    }
 
    private:
     Mutex mu_;
     CondVar changed_;
     std::deque<std::shared_ptr<const Assignment>> assignments_ ABSL_GUARDED_BY(mu_);
-    int num_assignments_ ABSL_GUARDED_BY(mu_) = 0;
     bool closed_ ABSL_GUARDED_BY(mu_) = false;
     bool ok_ ABSL_GUARDED_BY(mu_) = false;
   };

@@ -214,10 +214,11 @@ absl::Status CoordinatorImpl::Drain(absl::Span<const WorkerId> workers) {
 void CoordinatorImpl::ReleaseLeaving(Actions& actions) {
   const std::vector<WorkerId> leaving = members_.LeavingWorkers();
   if (leaving.empty()) return;
-  const std::vector<bool> missing = ledger() == nullptr ? std::vector<bool>() : aggregator_->MissingVnodes();
+  const VnodeLedger* step = ledger();
+  const VnodeLedger* round = evaluation_.ledger();
+  const bool step_needs = step != nullptr && !IsAllIn(), round_needs = round != nullptr && !round->AllRecordsIn();
   for (const WorkerId worker : leaving) {
-    if (ledger() != nullptr && ledger()->Needs(worker, missing)) continue;
-    if (evaluation_.ledger() != nullptr && evaluation_.ledger()->Needs(worker, /*missing=*/{})) continue;
+    if ((step_needs && step->TakesPart(worker)) || (round_needs && round->TakesPart(worker))) continue;
     members_.LetGo(worker);
     TakeBack(worker);
     actions.push_back([this, worker, channel = members_.channel(worker), step = step_] {

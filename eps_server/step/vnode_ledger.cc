@@ -1,9 +1,9 @@
 #include "eps_server/step/vnode_ledger.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
-#include <set>
 #include <utility>
 #include <vector>
 
@@ -71,24 +71,18 @@ int VnodeLedger::LoseGroup(uint64_t group, const std::vector<bool>& missing) {
 
 bool VnodeLedger::Holds(WorkerId worker) const { return !VnodesOf(worker).empty(); }
 
+bool VnodeLedger::TakesPart(WorkerId worker) const {
+  return std::any_of(vnodes_.begin(), vnodes_.end(), [&](const Entry& entry) {
+    return entry.holder == worker || entry.holder_in_lost_group == worker;
+  });
+}
+
 std::vector<int> VnodeLedger::VnodesOf(WorkerId worker) const {
   std::vector<int> vnodes;
   for (size_t v = 0; v < vnodes_.size(); ++v) {
     if (vnodes_[v].holder == worker) vnodes.push_back(static_cast<int>(v));
   }
   return vnodes;
-}
-
-bool VnodeLedger::Needs(WorkerId worker, const std::vector<bool>& missing) const {
-  std::set<uint64_t> groups;
-  for (const Entry& entry : vnodes_) {
-    if (entry.holder == worker && entry.group != 0) groups.insert(entry.group);
-  }
-  for (size_t v = 0; v < vnodes_.size(); ++v) {
-    const Entry& entry = vnodes_[v];
-    if (!IsDone(v, missing) && (entry.holder == worker || groups.count(entry.group) > 0)) return true;
-  }
-  return false;
 }
 
 bool VnodeLedger::IsRunning(WorkerId worker) const {

@@ -44,10 +44,9 @@ class VnodeLedger {
   // `group` is over: the same for the vnodes of all its members, each of whom held a part of what the others computed.
   int LoseGroup(uint64_t group, const std::vector<bool>& missing);
   bool Holds(WorkerId worker) const;
+  // It holds vnodes, or held some in a group that is over.
+  bool TakesPart(WorkerId worker) const;
   std::vector<int> VnodesOf(WorkerId worker) const;
-  // Something is still to come of a vnode that `worker` holds, or of another one of the group that it holds one in: what it
-  // computed there it also exchanged. `missing` as in Lose.
-  bool Needs(WorkerId worker, const std::vector<bool>& missing) const;
   // `worker` holds a vnode whose record has not come.
   bool IsRunning(WorkerId worker) const;
 

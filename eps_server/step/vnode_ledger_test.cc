@@ -16,7 +16,7 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 using ::testing::Pair;
-constexpr WorkerId kA(1), kB(2);
+constexpr WorkerId kA(1), kB(2), kC(3), kD(4);
 
 // Vnode v has v + 1 counted tokens and one that is not counted.
 VnodeLedger FourVnodes() {
@@ -79,31 +79,19 @@ TEST(VnodeLedgerTest, AGroupThatIsOverLosesTheVnodesOfAllItsMembers) {
   EXPECT_EQ(assignment.group->group, 9u);
   EXPECT_FALSE(ledger.IsFresh());
   ledger.Assign(kB, {2}, GroupVnodes{.group = 9, .rank = 1, .vnodes = {{0, 1}, {2}}});
-  ledger.Assign(kB, {3});
+  ledger.Assign(kC, {3});
   EXPECT_OK(ledger.AddRecords(kA, {Record(0, 1), Record(1, 1)}));
   EXPECT_EQ(ledger.LoseGroup(8, {true, true, true, true}), 0);
   EXPECT_EQ(ledger.LoseGroup(9, {true, false, true, true}), 2);  // vnode 1 is all in
   EXPECT_THAT(ledger.Unassigned(), ElementsAre(0, 2));
   EXPECT_EQ(ledger.LoseGroup(9, {true, true, true, true}), 0) << "once";
+  EXPECT_FALSE(ledger.Holds(kB));
+  EXPECT_TRUE(ledger.TakesPart(kB));
+  EXPECT_TRUE(ledger.TakesPart(kC));
+  EXPECT_FALSE(ledger.TakesPart(kD));
   ledger.Assign(kA, {0, 2});
   EXPECT_OK(ledger.AddRecords(kB, {Record(2, 1)})) << "it had computed it before it learned of the end";
   EXPECT_THAT(ledger.AddRecords(kB, {Record(1, 1)}), StatusIs(absl::StatusCode::kInvalidArgument));
-}
-
-TEST(VnodeLedgerTest, AWorkerIsNeededUntilNothingOfItsOwnOrItsGroupsIsToCome) {
-  VnodeLedger ledger = FourVnodes();
-  EXPECT_FALSE(ledger.Needs(kA, {}));
-  const GroupVnodes group = {.group = 9, .rank = 0, .vnodes = {{0}, {1}}};
-  ledger.Assign(kA, {0}, group);
-  ledger.Assign(kB, {1}, group);
-  ledger.Assign(kB, {2});
-  EXPECT_TRUE(ledger.Needs(kA, {}));
-  EXPECT_OK(ledger.AddRecords(kA, {Record(0, 1)}));
-  EXPECT_TRUE(ledger.Needs(kA, {})) << "the group's other member has not finished";
-  EXPECT_OK(ledger.AddRecords(kB, {Record(1, 1)}));
-  EXPECT_TRUE(ledger.Needs(kA, {false, true, true, true})) << "nor has all of it arrived";
-  EXPECT_FALSE(ledger.Needs(kA, {false, false, true, true}));
-  EXPECT_TRUE(ledger.Needs(kB, {false, false, true, true}));
 }
 
 TEST(VnodeLedgerTest, SaysWhoHasNotFinishedWhat) {
