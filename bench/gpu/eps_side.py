@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import math
 import re
 import shutil
 import signal
@@ -16,7 +17,7 @@ from part_report import Failed
 
 CHOICES = {"relay": {}, "resident": {"resident": True}, "keep": {"inner": "KEEP"}}
 # The first steps load code, register memory (two versions of each blob), and touch what was only promised.
-WARM_UP = 3
+WARM_UP = 2
 MOST_SECONDS = 900  # for one run: what takes longer hangs
 PLAN_SECONDS = 60  # for one plan
 PROFILE_SECONDS = 60  # for one profile; a GPU takes some ten
@@ -31,6 +32,7 @@ class Place:
     tokens: Path  # uint16
     log: Path = None  # takes what the programs of all runs logged
     kept: Path = None  # folder of what the report keeps of them: profiles, and pictures of a step; None: `folder`
+    earlier: Path = None  # folder of an earlier report of this machine, whose profiles are taken
     number: int = 0
     profiles: dict = dataclasses.field(default_factory=dict)  # by what they are of
 
@@ -58,7 +60,7 @@ def run_spec(place, model, batch, choice, steps, changes=None):
 class Profile:
     """What `eps profile` measured; else plans are made from nominal figures."""
     file: Path = None  # None: none
-    seconds: float = 0.0  # that it took
+    seconds: float = None  # that it took; None: it is an earlier report's
     failed: str = ""  # why there is none
 
     @property
@@ -66,25 +68,37 @@ class Profile:
         return ["--profile", self.file or "nominal"]
 
     def __str__(self):
-        return f"{self.file.name}, measured in {self.seconds:.0f} s" if self.file else "nominal figures"
+        if self.file is None:
+            return "nominal figures"
+        return f"{self.file.name}, " + ("of an earlier report" if self.seconds is None
+                                        else f"measured in {self.seconds:.0f} s")
 
 
 def profile(place, model, batch, deadline):
-    """Of this machine with the model's layers in micro-batches of this size, whatever their numbers: measured once."""
+    """Of this machine with the model's layers in micro-batches of this size, whatever their numbers: measured once, but
+    for one that was out of time, which another part may have more of."""
     name = (f"profile-{model.d}-wide-{model.heads}-heads-context-{model.context}-vocab-{model.vocab}"
             f"-micro-batch-{batch.micro_batch}")
-    if name not in place.profiles:
-        spec, file = run_spec(place, model, batch, "relay", steps=1), place.keep(f"{name}.json")
-        began = time.monotonic()
-        file.unlink(missing_ok=True)  # an earlier report's
-        try:
-            done = processes.run([eps_run.EPS, "profile", "--run", spec, "--device", place.device, "--out", file],
-                                 min(deadline, began + PROFILE_SECONDS))
-            failed = done.stderr.strip()[-300:] if done.returncode else ""
-        except Failed as error:
-            failed = str(error)
-        seconds = time.monotonic() - began
-        place.profiles[name] = Profile(failed=f"eps profile: {failed}") if failed else Profile(file, seconds)
+    if name in place.profiles:
+        return place.profiles[name]
+    file, began = place.keep(f"{name}.json"), time.monotonic()
+    if place.earlier and (place.earlier / file.name).exists():
+        if place.earlier.resolve() != file.parent.resolve():
+            shutil.copy(place.earlier / file.name, file)
+        place.profiles[name] = Profile(file)
+        return place.profiles[name]
+    file.unlink(missing_ok=True)  # an earlier report's, perhaps of another machine
+    spec = run_spec(place, model, batch, "relay", steps=1)
+    try:
+        done = processes.run([eps_run.EPS, "profile", "--run", spec, "--device", place.device, "--out", file],
+                             min(deadline, began + PROFILE_SECONDS))
+        failed = done.stderr.strip()[-300:] if done.returncode else ""
+    except processes.OutOfTime as error:
+        return Profile(failed=f"eps profile: {error}")
+    except Failed as error:
+        failed = str(error)
+    seconds = time.monotonic() - began
+    place.profiles[name] = Profile(failed=f"eps profile: {failed}") if failed else Profile(file, seconds)
     return place.profiles[name]
 
 
@@ -296,4 +310,14 @@ def train(place, model, batch, choice, cap, deadline, measured=6, changes=None, 
             "counted_pushed_bytes": per_step(samples, "pushed_bytes"),
             "copies": copies(out) if picture else {},
             "start_seconds": first_at - start - steps[0]["step_seconds"] if first_at else None,
-            "loss_first": steps[0]["loss"], "loss_last": steps[-1]["loss"]}
+            "loss_first": steps[0]["loss"], "loss_last": steps[-1]["loss"],
+            "losses": [step["loss"] for step in steps]}
+
+
+def parting(one, other):
+    """In words, where two runs that are to have the same bits show that they have not: the first step whose losses differ;
+    "" if none does of those that both made."""
+    for step, (a, b) in enumerate(zip(one["losses"], other["losses"])):
+        if a != b and not (math.isnan(a) and math.isnan(b)):
+            return f"the bits part: the losses of step {step} are {a!r} and {b!r}"
+    return ""

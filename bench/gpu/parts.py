@@ -19,8 +19,8 @@ import processes
 from eps_side import plan_in_short, recomputed_share
 from models import Batch, Ceilings
 from part_report import Failed, Outcome, Part
-from tables import (GIB, compared, copies_said, copies_table, gib, limits_said, limits_table, link_tables, memory_rows,
-                    memory_said, memory_table, share, speed_table, update_table)
+from tables import (GIB, compared, copies_said, copies_table, gib, goal, limits_said, limits_table, link_tables,
+                    memory_rows, memory_said, memory_table, share, speed_table, update_table)
 
 HERE = Path(__file__).resolve().parent
 WHOLE_DEVICE = 120 * GIB  # a cap for what is to lie on the device whole, where that is free
@@ -28,9 +28,10 @@ FREE_SHARE = 0.95  # of the device's free memory: CUDA's context and the librari
 HOST_SPARE = 4 * GIB  # of DRAM, for the system and what has no plan
 MOST_SWAPPED = 32 * GIB  # of activations: what is taken is pinned before a run's first step, some seconds for 10 GiB
 PROFILE_SHARE = 0.3  # of the time that is left, for a profile
+LEAST_PROFILE_SECONDS = 25  # the same, where there are as many: one that is cut short is lost
 TORCH_SECONDS = 12  # for each of PyTorch's variants, before further runs of ours get any
 CURVE = (8, 1, 4, 2, 16)  # micro-batches, the most telling ones first
-BATCHES = (32, 64, 128, 256)  # sequences, of L2L's table (arXiv:2002.05645)
+BATCHES = (32, 256, 64, 128)  # sequences, of L2L's table (arXiv:2002.05645), its ends first
 OUR_SHARE = 0.4  # of the time that is left, for a run of ours: one that hangs leaves the rest to the others
 
 
@@ -54,6 +55,11 @@ def fastest(runs):
     return max(ran, key=lambda got: got["tokens_per_second"], default=None)
 
 
+def middle_of(runs):
+    """By speed; of two the slower one."""
+    return sorted(runs, key=lambda got: got["tokens_per_second"])[(len(runs) - 1) // 2]
+
+
 def share_of_time(deadline, part):
     now = time.monotonic()
     return now + part * (deadline - now)
@@ -63,11 +69,16 @@ class Bench:
     """What the parts have in common. `links`: gpu_ceilings' last line, `update`: update_bench's; {} until measured.
     `log` takes what the programs of all runs log, `kept` is the folder of what else the report keeps of them."""
 
-    def __init__(self, folder, device, tiny, host_bytes, rounds, python, ceilings=None, log=None, kept=None):
+    def __init__(self, folder, device, tiny, host_bytes, rounds, python, log=None, kept=None):
         self.device, self.tiny, self.host_bytes, self.rounds, self.python = device, tiny, host_bytes, rounds, python
-        self.links, self.update = (ceilings or {}).get("links", {}), (ceilings or {}).get("update", {})
+        self.links, self.update = {}, {}
         self.place = eps_side.Place(Path(folder), device, Path(folder) / "tokens.bin", log, kept)
         self.slow = []  # why the figures of this part are not those of a machine as it should be
+
+    def take_earlier(self, ceilings, folder):
+        """ceilings: what measure_ceilings came to; folder: where profiles lie."""
+        self.links, self.update = ceilings.get("links", {}), ceilings.get("update", {})
+        self.place.earlier = folder
 
     def need_tokens(self):
         """Drawn at random, as often as in texts, since what is updated early depends on it: the n-th by 1 / (n + 2.7), as
@@ -108,7 +119,8 @@ class Bench:
 
     def profile(self, model, batch, deadline):
         self.need_tokens()
-        measured = eps_side.profile(self.place, model, batch, share_of_time(deadline, PROFILE_SHARE))
+        until = max(share_of_time(deadline, PROFILE_SHARE), time.monotonic() + LEAST_PROFILE_SECONDS)
+        measured = eps_side.profile(self.place, model, batch, min(deadline, until))
         if measured.failed:
             self.slow.append(f"plans from nominal figures of another GPU: {measured.failed}")
         return measured
@@ -204,8 +216,9 @@ class Bench:
             return [], ["no link and no products: the device is the processor"]
         failed = ""
         try:
-            done = processes.run([eps_run.BIN / "gpu_ceilings", "--device", self.device.partition(":")[2] or "0"],
-                                 deadline)
+            # Twice as much, or more often, gave the same to 1% on an H200, in three times the time.
+            done = processes.run([eps_run.BIN / "gpu_ceilings", "--device", self.device.partition(":")[2] or "0",
+                                  "--buffer-mib", 256, "--repeats", 3], deadline)
             links = tail_json(done.stdout)
             if done.returncode != 0:
                 failed = f"gpu_ceilings ended with {done.returncode}: {done.stderr.strip()[-500:]}"
@@ -227,7 +240,7 @@ class Bench:
         if not program.exists():
             return [], [f"no update: {program} is not there"]
         done = processes.run([program, "--threads", len(os.sched_getaffinity(0)),
-                              "--millions", 10 if self.tiny else 500], deadline)
+                              "--millions", 10 if self.tiny else 200], deadline)
         update = tail_json(done.stdout)
         if done.returncode != 0 or not update:
             raise Failed(f"update_bench: {done.stderr.strip()[-500:]}")
@@ -245,9 +258,7 @@ class Bench:
                     runs[choice].append(self.eps(model, batch, choice, limit, until))
                 except Failed as error:  # the other sides are still worth knowing
                     errors.append(f"{choice}: {error}")
-        middle = {name: sorted(each, key=lambda got: got["tokens_per_second"])[len(each) // 2]
-                  for name, each in runs.items() if each}
-        return middle, runs, errors
+        return {name: middle_of(each) for name, each in runs.items() if each}, runs, errors
 
     def forms(self, micro_batches, micro_batch):
         """As many tokens a step in micro-batches of this size, which a relay likes, and of twice the size."""
@@ -267,7 +278,8 @@ class Bench:
             one_pair = (time.monotonic() - ready) / self.rounds
 
             def add_larger(until):
-                if larger not in pairs and until - time.monotonic() > 1.3 * one_pair + ready - began:  # a profile of its own
+                if larger not in pairs and until - time.monotonic() > 1.3 * one_pair + ready - began:
+                    self.profile(m, larger, until)  # of its own
                     pairs[larger], rounds[f"{larger.micro_batches}_micro_batches"], failed = self.both_ways(
                         m, larger, self.cap(cap), 1, until)
                     not_reached[:] = [f"{larger.micro_batches} micro-batches, {why}" for why in failed]
@@ -275,6 +287,7 @@ class Bench:
             add_larger(deadline - torch_seconds)
             torch = self.torch(m, larger, variants, deadline)
             add_larger(deadline)  # if it was faster than that
+            errors += filter(None, [eps_side.parting(*pair.values()) for pair in pairs.values() if len(pair) == 2])
             best = self.best(torch)
             relay, resident = (fastest(pair.get(name) for pair in pairs.values()) for name in ("relay", "resident"))
             ratios = {"relay_to_resident": speed_ratio(middle.get("relay"), middle.get("resident")),
@@ -307,11 +320,11 @@ class Bench:
                                f"{gib(HOST_SPARE):.0f} for the rest; there are {gib(self.host_bytes):.0f}")
                 left_out.append(f"{tokens:,} tokens a step: {host}.")
                 continue
-            if deadline - time.monotonic() < (1 if self.tiny else 90):
+            if deadline - time.monotonic() < (1 if self.tiny else 45 + 5 * micro_batches):  # a start, and five steps
                 left_out.append(f"{tokens:,} tokens a step: no time was left.")
                 continue
             try:
-                points[tokens] = self.eps(m, batch, "relay", self.cap(16 * GIB), deadline, measured=3,
+                points[tokens] = self.eps(m, batch, "relay", self.cap(16 * GIB), deadline, measured=2,
                                           picture=f"gpt-7b-{tokens}-tokens")
             except Failed as error:
                 left_out.append(f"{tokens:,} tokens a step: {error}.")
@@ -321,7 +334,8 @@ class Bench:
         said = (f"{m.parameters / 1e9:.2f} B parameters in {gib(best['device_cap_bytes']):.3g} GiB, host "
                 f"{gib(best['host_planned_bytes']):.0f} GiB planned: at {best['tokens_per_step']:,} tokens a step "
                 f"{best['tokens_per_second']:,.0f} tokens/s"
-                + (f", {best['utilisation']:.1%} of the bf16 peak (goal 45%)" if best["utilisation"] else "")
+                + (f", {best['utilisation']:.1%} of the bf16 peak {goal(best['utilisation'], 0.45)}"
+                   if best["utilisation"] else "")
                 + f"; {copies_said(m, best, self.ceilings)}; waits {best['wait_fraction']:.1%}")
         names = {f"{tokens:,} tokens a step": got for tokens, got in sorted(points.items())}
         return Outcome(said, [limits_table(f"{m.name}: speed against tokens a step", points.values(), left_out),
@@ -339,10 +353,11 @@ class Bench:
         if micro_batches == 0:
             raise Failed(f"{cap_said}: not even one micro-batch is kept whole under it")
         batch = self.batch(micro_batches, 4)
-        got = self.eps(m, batch, "keep", cap, deadline, measured=3, picture="gpt-7b-80gib")
+        got = self.eps(m, batch, "keep", cap, deadline, measured=2, picture="gpt-7b-80gib")
         said = (f"{cap_said}: nothing recomputed, {got['tokens_per_step']:,} tokens a step: "
                 f"{got['tokens_per_second']:,.0f} tokens/s"
-                + (f", {got['utilisation']:.1%} of the bf16 peak (goal 70%)" if got["utilisation"] else "")
+                + (f", {got['utilisation']:.1%} of the bf16 peak {goal(got['utilisation'], 0.7)}"
+                   if got["utilisation"] else "")
                 + f"; {limits_said(got)}; {copies_said(m, got, self.ceilings)}; waits {got['wait_fraction']:.1%}")
         name = f"relay, {cap_said}, all kept"
         return Outcome(said, [speed_table(m, batch, {name: got}, None),
@@ -351,60 +366,80 @@ class Bench:
 
     def memory(self, deadline):
         """BERT-Large at equal batch: the device's memory, and speed."""
-        m = self.model(models.BERT_LARGE)
+        m, cap = self.model(models.BERT_LARGE), self.cap(8 * GIB)
         sizes = BATCHES[:2] if self.tiny else BATCHES
+        ours_of = lambda sequences: self.batch(sequences // 16, 16)  # noqa: E731  (as `bert-large`, whose profile it is)
+        self.profile(m, ours_of(sizes[0]), deadline)
         rows, figures, errors = [], {}, []
         for i, sequences in enumerate(sizes):
-            now = time.monotonic()
+            now, batch = time.monotonic(), ours_of(sequences)
             until = now + (deadline - now) / (len(sizes) - i)
-            batch = self.batch(sequences // 32, 32)
             try:
-                ours = self.eps(m, batch, "relay", self.cap(2 * GIB), share_of_time(until, OUR_SHARE), measured=3)
+                ours = self.eps(m, batch, "relay", cap, share_of_time(until, OUR_SHARE), measured=3)
             except Failed as error:
                 errors.append(f"batch {sequences}: {error}")
                 continue
-            theirs = self.torch(m, Batch(1, batch.micro_batches * batch.micro_batch),
-                                "eager,compiled,compiled+checkpoint", until, measured=3)
+            theirs = self.torch(m, Batch(1, batch.micro_batches * batch.micro_batch), "eager,compiled", until, measured=3)
             figures[sequences] = {"relay": ours, "torch": theirs}
             rows += memory_rows(batch, ours, theirs)
-        outcome = Outcome("; ".join([*errors, memory_said(rows)]),
+        rows.sort(key=lambda row: row[0])
+        outcome = Outcome("; ".join([*errors, *memory_said(rows)]),
                           [memory_table(m, rows)], {"batches": figures})
         if errors:
             raise Failed(outcome.said, outcome)
         return outcome
 
-    def in_turn(self, model, batch, choice, cap, changes, deadline):
-        """Rounds of runs with each of `changes`, by name, in turn, as a machine may drift; the middle one of each."""
-        rounds = {name: [] for name in changes}
+    def in_turn(self, model, batch, choice, cap, changes, deadline, measured):
+        """Rounds of runs with each of `changes`, by name, in turn, as a machine may drift: all, the middle one of each that
+        ran, and what went wrong. The bits are to be the same as the first one's."""
+        self.profile(model, batch, deadline)
+        rounds, errors = {name: [] for name in changes}, []
         for _ in range(max(2, self.rounds)):
             for name, runs in rounds.items():
-                runs.append(self.eps(model, batch, choice, cap, deadline, changes=changes[name]))
-        middle = {name: sorted(runs, key=lambda got: got["tokens_per_second"])[len(runs) // 2]
-                  for name, runs in rounds.items()}
-        return rounds, middle
+                try:
+                    runs.append(self.eps(model, batch, choice, cap, deadline, measured, changes[name]))
+                except Failed as error:  # the others are still worth knowing
+                    errors.append(f"{name}: {error}")
+        return rounds, {name: middle_of(runs) for name, runs in rounds.items() if runs}, errors
 
     def exact_bits(self, deadline):
         """What it costs that products keep to the library's first algorithm, and not to the fastest of the day."""
-        m, batch, cap = self.model(models.BERT_LARGE), self.batch(4, 32), self.largest_cap(WHOLE_DEVICE)[0]
+        m, batch, cap = self.model(models.BERT_LARGE), self.batch(8, 16), self.largest_cap(WHOLE_DEVICE)[0]
         ways = {f"algorithms {rule}": {"precision": {"algorithms": rule}} for rule in ("FIRST", "FASTEST")}
-        rounds, middle = self.in_turn(m, batch, "resident", cap, ways, deadline)
-        first, fastest = (middle[name]["tokens_per_second"] for name in ways)
-        said = (f"the first algorithms reach {share(first, fastest):.3f} of the fastest ones' tokens per second "
-                "(goal 0.97)")
-        return Outcome(said, [speed_table(m, batch, middle, None)],
-                       {"first_to_fastest": share(first, fastest), "rounds": rounds})
+        rounds, middle, errors = self.in_turn(m, batch, "resident", cap, ways, deadline, measured=12)
+        ratio = speed_ratio(*(middle.get(name) for name in ways))
+        said = [f"the first algorithms reach {ratio:.3f} of the fastest ones' tokens per second {goal(ratio, 0.97)}"
+                if ratio else "only one of the two ran"]
+        outcome = Outcome("; ".join([*errors, *said]), [speed_table(m, batch, middle, None)],
+                          {"first_to_fastest": ratio, "rounds": rounds})
+        if errors:
+            raise Failed(outcome.said, outcome)
+        return outcome
 
     def graphs(self, deadline):
         """What graphs gain where kernels are short: one sequence a micro-batch; and whether AUTO finds it."""
         m, batch, cap = self.model(models.BERT_LARGE), self.batch(8, 1), self.cap(8 * GIB)
         ways = {f"graphs {policy}": {"relay": {"graphs": policy}} for policy in ("NEVER", "AUTO", "ALWAYS")}
-        rounds, middle = self.in_turn(m, batch, "relay", cap, ways, deadline)
-        never, *others = (middle[name]["tokens_per_second"] for name in ways)
-        ratios = {name: share(speed, never) for name, speed in zip(("AUTO", "ALWAYS"), others)}
-        said = "; ".join(f"with graphs {name} {ratio:.3f} of the tokens per second without, "
-                         f"{middle[f'graphs {name}']['graph_launches']} launched" for name, ratio in ratios.items())
-        return Outcome(f"{batch.tokens(m):,} tokens a step in {batch.micro_batches} micro-batches: {said}",
-                       [speed_table(m, batch, middle, None)], {"to_never": ratios, "rounds": rounds})
+        # AUTO captures within the first steps that are measured: medians of many steps have none of that.
+        rounds, middle, errors = self.in_turn(m, batch, "relay", cap, ways, deadline, measured=60)
+        seconds = {name: got["step_seconds"] for name, got in middle.items()}
+        never, ratios, said = seconds.get("graphs NEVER"), {}, []
+        for policy in ("AUTO", "ALWAYS"):
+            ratios[policy] = ratio = share(never, seconds.get(f"graphs {policy}"))
+            if ratio:
+                least = f" {goal(ratio, max(1, share(never, seconds.get('graphs ALWAYS')) or 0), 0.02)}"
+                said.append(f"with graphs {policy} {ratio:.3f} of the steps per second without"
+                            + (least if policy == "AUTO" else "")
+                            + f", {middle[f'graphs {policy}']['graph_launches']} launched")
+        for name, got in middle.items():
+            if parts := eps_side.parting(next(iter(middle.values())), got):
+                errors.append(f"{name}: {parts}")
+        outcome = Outcome(f"{batch.tokens(m):,} tokens a step in {batch.micro_batches} micro-batches: "
+                          + "; ".join([*errors, *said]),
+                          [speed_table(m, batch, middle, None)], {"to_never": ratios, "rounds": rounds})
+        if errors:
+            raise Failed(outcome.said, outcome)
+        return outcome
 
     def kernels(self, deadline):
         """Where the GPU's time goes, by kernel, in a relay and with everything resident."""
@@ -443,7 +478,7 @@ class Bench:
         m = deep(models.largest_that_fits(fits, 8 if self.tiny else 256))
         if m.layers == 0:
             raise Failed("not even one layer fits")
-        got = self.eps(m, batch, "relay", cap, deadline, measured=1 if not self.tiny else 3, changes=narrow)
+        got = self.eps(m, batch, "relay", cap, deadline, measured=1, changes=narrow)
         said = (f"{m.layers} layers, {m.parameters / 1e9:.2f} B parameters, moments in fp8: host "
                 f"{gib(got['host_planned_bytes']):.1f} GiB planned of {gib(self.host_bytes):.1f}, "
                 f"{got['step_seconds']:.1f} s a step, loss "
@@ -469,22 +504,22 @@ class Bench:
         return run_and_tell
 
     def parts(self):
-        quick = "eager,compiled,eager+offload,compiled+checkpoint"  # compiling takes longest
-        every = "eager,compiled,whole,compiled+autocast,eager+checkpoint,compiled+checkpoint,compiled+offload"
+        quick = "compiled,eager,compiled+checkpoint"  # the fastest first: what is cut off is not it
+        every = "compiled,eager,whole,compiled+autocast,eager+checkpoint,compiled+checkpoint,eager+offload,compiled+offload"
         bert, gpt = self.forms(8, 16), self.forms(8, 4)
         parts = [
-            Part("ceilings", self.measure_ceilings, 45),
-            Part("bert-large", self.compare(models.BERT_LARGE, bert, 8 * GIB, quick), 85),
-            Part("gpt-1.3b", self.compare(models.GPT_1B, gpt, 8 * GIB, quick), 105),
+            Part("ceilings", self.measure_ceilings, 20),
+            Part("bert-large", self.compare(models.BERT_LARGE, bert, 8 * GIB, quick), 75),
+            Part("gpt-1.3b", self.compare(models.GPT_1B, gpt, 8 * GIB, quick), 100),
             Part("bert-large-every-way", self.compare(models.BERT_LARGE, bert, 8 * GIB, every), 190, False),
             Part("gpt-1.3b-every-way", self.compare(models.GPT_1B, gpt, 8 * GIB, every), 250, False),
-            Part("exact-bits", self.exact_bits, 95, False),
-            Part("graphs", self.graphs, 95, False),
+            Part("exact-bits", self.exact_bits, 45, False),
+            Part("graphs", self.graphs, 65, False),
             Part("kernels", self.kernels, 60, False),
-            Part("memory", self.memory, 215, False),
-            Part("gpt-7b", self.curve, 130, False),
-            Part("gpt-7b-80gib", self.kept, 125, False),
-            Part("largest", self.largest, 140, False),
+            Part("memory", self.memory, 125, False, in_pieces=True),
+            Part("gpt-7b", self.curve, 125, False, in_pieces=True),
+            Part("gpt-7b-80gib", self.kept, 60, False),
+            Part("largest", self.largest, 95, False),
         ]
         return [dataclasses.replace(part, run=self.with_warnings(part.run),
                                     about_seconds=20 if self.tiny else part.about_seconds) for part in parts]

@@ -220,7 +220,10 @@ def run_parts(parts, report, seconds, began=None):
 
 
 def choose(parts, names, everything, parser):
-    """The parts of these names; of none: those that run by default, or `everything`."""
-    if unknown := set(names) - {part.name for part in parts}:
+    """The parts of these names, in their order; of none: those that run by default, or `everything`."""
+    by_name = {part.name: part for part in parts}
+    if unknown := set(names) - set(by_name):
         parser.error(f"no such part: {', '.join(sorted(unknown))}")
-    return [part for part in parts if part.name in names or (not names and (part.by_default or everything))]
+    if names:
+        return [by_name[name] for name in dict.fromkeys(names)]
+    return [part for part in parts if part.by_default or everything]

@@ -15,7 +15,9 @@ from eps_run import BIN, ROOT, ByHandTest, SystemTest, measures_the_process, run
 os.environ.setdefault("EPS_BIN", str(BIN))  # or gpu_machine would choose
 sys.path.insert(0, str(ROOT / "bench/gpu"))
 
+import command  # noqa: E402
 import eps_side  # noqa: E402
+import gpu_machine  # noqa: E402
 import kernel_times  # noqa: E402
 import models  # noqa: E402
 import part_report  # noqa: E402
@@ -189,6 +191,28 @@ class GpuBenchTest(SystemTest):
         self.assertIn("0.500 of the byte floor, with bf16 moments 0.500 (goal 0.85), with fp8 moments 0.250", update)
         self.assertIn("update, bf16 moments", update)
 
+    def test_a_goal_is_told_with_whether_it_was_reached(self):
+        self.assertEqual(tables.goal(0.95, 0.95), "(goal 0.95)")
+        self.assertEqual(tables.goal(0.94, 0.95), "(goal 0.95: MISSED)")
+        self.assertEqual(tables.goal(0.94, 0.95, tolerance=0.02), "(goal 0.95)")
+        self.assertEqual(tables.goal(0.04, below=0.05), "(goal below 5%)")
+        self.assertEqual(tables.goal(0.05, below=0.05), "(goal below 5%: MISSED)")
+
+    def test_memory_is_told_of_each_size_and_of_what_did_not_run(self):
+        ours = {"device_peak_bytes": 3 << 29, "device_outside_bytes": 1 << 29, "tokens_per_second": 200.0}
+        theirs = {"eager": {"peak_bytes": 8 << 30, "tokens_per_second": 100.0}, "compiled": {"error": "out of memory"}}
+        rows = tables.memory_rows(Batch(2, 16), ours, {"variants": theirs})
+        self.assertEqual(tables.memory_said(rows),
+                         ["batch 32: 75% less memory and +100% throughput against PyTorch, eager",
+                          "batch 32: PyTorch, compiled: out of memory; ours 200 tokens/s in 2 GiB"])
+        rows = tables.memory_rows(Batch(2, 16), ours, {"variants": {"eager": {"tokens_per_second": 100.0}}})
+        self.assertEqual(tables.memory_said(rows), ["batch 32: +100% throughput against PyTorch, eager"])
+
+    def test_parts_that_are_named_run_in_that_order(self):
+        some = [Part(name, None, 1, name != "c") for name in "abc"]
+        for names, everything, chosen in (("ca", False, "ca"), ("aba", True, "ab"), ("", False, "ab"), ("", True, "abc")):
+            self.assertEqual("".join(part.name for part in part_report.choose(some, [*names], everything, None)), chosen)
+
     def test_the_largest_that_fits(self):
         for most in (1, 5, 64):
             for limit in range(most + 1):
@@ -267,6 +291,52 @@ class EpsSideTest(ByHandTest):
         self.assertEqual(len({*bench.slow}), 1)
         self.assertIn("plans from nominal figures of another GPU: eps profile: ", bench.slow[0])
 
+    def test_a_profile_that_was_out_of_time_is_tried_again(self):
+        place = self.place()
+        for _ in range(2):
+            profile = eps_side.profile(place, SMALL, Batch(2, 2), time.monotonic())
+            self.assertIn("was ended after", profile.failed)
+        self.assertEqual(place.profiles, {})
+
+    def test_an_earlier_report_of_this_machine_has_its_ceilings_and_profiles(self):
+        earlier, here = self.work.path / "earlier", self.work.path / "here"
+        for folder in (earlier, here):
+            folder.mkdir()
+        known = earlier / "report.json"
+        report = part_report.Report(here, "a GPU", {})
+        for device, taken in (("a GPU", True), ("another GPU", False)):
+            known.write_text(json.dumps({"device": device, "when": "then", "parts": {"ceilings": CEILINGS}}))
+            bench = parts.Bench(self.work.path, "cpu", True, 1 << 30, 1, sys.executable, kept=here)
+            command.take_earlier(bench, report, known)
+            self.assertEqual((bench.ceilings.flops, bench.place.earlier),
+                             (2e12, earlier) if taken else (None, None))
+        self.assertEqual(report.warnings, [f"--ceilings {known} is of another device (another GPU), and left alone."])
+        (earlier / "profile-64-wide-4-heads-context-32-vocab-257-micro-batch-2.json").write_text("{}")
+        bench.place.earlier = earlier
+        profile = bench.profile(SMALL, Batch(2, 2), time.monotonic() + 60)
+        self.assertEqual((profile.file.parent, profile.file.read_text()), (here, "{}"))
+        self.assertTrue(str(profile).endswith("micro-batch-2.json, of an earlier report"))
+        for text in ("", "[]", "{}"):
+            known.write_text(text)
+            with self.assertRaisesRegex(gpu_machine.CannotRun, "report.json: no report.json of an earlier run: "):
+                command.take_earlier(bench, report, known)
+
+    def test_one_of_several_runs_that_fails_leaves_the_others(self):
+        bench = parts.Bench(self.work.path, "cpu", True, 1 << 30, 1, sys.executable)
+        speeds = iter([10.0, Failed("it hangs"), 12.0, 11.0])
+
+        def eps(*_):
+            speed = next(speeds)
+            if isinstance(speed, Failed):
+                raise speed
+            return {"tokens_per_second": speed}
+
+        with mock.patch.object(bench, "eps", eps), mock.patch.object(bench, "profile"):
+            rounds, middle, errors = bench.in_turn(SMALL, Batch(2, 2), "relay", 1, {"a": {}, "b": {}}, 0, 6)
+        self.assertEqual([[got["tokens_per_second"] for got in runs] for runs in rounds.values()], [[10, 12], [11]])
+        self.assertEqual({name: got["tokens_per_second"] for name, got in middle.items()}, {"a": 10, "b": 11})
+        self.assertEqual(errors, ["b: it hangs"])
+
     def test_what_the_host_has_left_is_there_for_swapping(self):
         bench = parts.Bench(self.work.path, "cuda", False, 128 << 30, 1, sys.executable)
         batch, cap = Batch(4, 8), 8 << 30
@@ -302,7 +372,9 @@ class EpsSideTest(ByHandTest):
                 time.sleep(0.05)
                 speed = {("relay", 8): 90.0, ("resident", 8): 100.0, ("relay", 4): 60.0, ("resident", 4): 120.0}[
                     choice, batch.micro_batches]
+                losses = [2.0, 1.5] if (choice, batch.micro_batches) != self.parts_at else [2.0, 1.25]
                 return {"tokens_per_step": batch.tokens(model), "tokens_per_second": speed, "model_flops": 1.0,
+                        "losses": losses,
                         "utilisation": None, "device_peak_bytes": 1, "device_outside_bytes": 1, "device_cap_bytes": cap,
                         "wait_fraction": 0.0, "recomputed": 0.0, "step_seconds": 1.0,
                         "plan": {"depth_first_blocks": 0, "kept": 1, "swapped": 0, "recomputed": 0, "predicted_seconds": 1.0, "from": "a file",
@@ -318,6 +390,7 @@ class EpsSideTest(ByHandTest):
                 return super().both_ways(model, batch, *args)
 
         bench = Timed(self.work.path, "cpu", False, 0, 1, sys.executable)
+        bench.parts_at = None
         run = bench.compare(SMALL, (Batch(8, 2), Batch(4, 4)), 8 << 30, "eager")
         torch = "torch in 4"
         for seconds, reached in ((60, [8, 4, torch]), (5, [8, torch, 4]), (0.1, [8, torch])):
@@ -330,6 +403,11 @@ class EpsSideTest(ByHandTest):
             self.assertEqual(outcome.figures["relay_to_torch"], 90 / 20)
             self.assertEqual("no time was left for 4 micro-batches" in outcome.said, 4 not in reached)
             self.assertIn("512 tokens a step in 8 micro-batches: relay in 8 GiB", outcome.said)
+        bench.reached, bench.parts_at = [], ("relay", 4)
+        with self.assertRaisesRegex(Failed, r"the bits part: the losses of step 1 are 1.25 and 1.5; ") as raised:
+            run(time.monotonic() + 60)
+        self.assertIn("0.900 of everything resident (goal 0.95: MISSED)", str(raised.exception))
+        self.assertEqual(raised.exception.outcome.figures["relay_to_torch"], 90 / 20)
 
     LOG = ("T INFO worker_ready worker=1 device_outside_bytes=33554432 host_bytes=1\n"
            "T WARNING memory_not_pinned bytes=4096 cost=slow error=no\n"
