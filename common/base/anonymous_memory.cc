@@ -2,9 +2,13 @@
 
 #include <sys/mman.h>
 
+#include <algorithm>
+#include <atomic>
 #include <cerrno>
 #include <cstring>
+#include <thread>
 #include <utility>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
@@ -12,6 +16,11 @@
 #include "common/base/status_macros.h"
 
 namespace eps {
+namespace {
+
+constexpr int64_t kPieceBytes = int64_t{64} << 20;  // that a thread populates at a time
+
+}  // namespace
 
 absl::StatusOr<AnonymousMemory> AnonymousMemory::Map(int64_t num_bytes, absl::string_view what) {
   EPS_CHECK(num_bytes >= 0);
@@ -28,6 +37,22 @@ absl::StatusOr<AnonymousMemory> AnonymousMemory::Map(int64_t num_bytes, absl::st
   memory.base_ = static_cast<std::byte*>(base);
   memory.num_bytes_ = num_bytes;
   return memory;
+}
+
+void AnonymousMemory::Populate(int threads) const {
+  std::atomic<int64_t> next = 0;
+  const auto populate = [this, &next] {
+    while (true) {
+      const int64_t begin = next.fetch_add(kPieceBytes);
+      if (begin >= num_bytes_) return;
+      // What cannot be had now is asked for again by who writes there.
+      madvise(base_ + begin, static_cast<size_t>(std::min(kPieceBytes, num_bytes_ - begin)), MADV_POPULATE_WRITE);
+    }
+  };
+  std::vector<std::thread> others;
+  for (int i = 1; i < threads; ++i) others.emplace_back(populate);
+  populate();
+  for (std::thread& other : others) other.join();
 }
 
 AnonymousMemory::AnonymousMemory(AnonymousMemory&& other) noexcept

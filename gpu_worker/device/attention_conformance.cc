@@ -161,6 +161,12 @@ TEST_P(DeviceConformanceTest, ARowSeesItsOwnDocumentAlone) {
   }
 }
 
+// One small problem that makes all masks of a library's attention, for tools that slow a kernel down some hundred times.
+TEST_P(DeviceConformanceTest, DocumentsAndDropoutOfASmallProblem) {
+  ConformanceMemory memory(device());
+  CheckAttention(memory, {.B = 1, .T = 64, .H = 1, .D = 64, .dropout = 0.2, .document_tokens = 20}, GetParam().sizes);
+}
+
 // Of the plain kernel: no library takes such a D. A library is asked for another mask, and has another kernel for it.
 TEST_P(DeviceConformanceTest, OneDocumentOfAllOfTGivesTheBitsOfNone) {
   for (const bool causal : {true, false}) {

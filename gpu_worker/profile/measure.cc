@@ -71,7 +71,7 @@ class Measurement {
     profile_.measured = absl::FormatTime("%Y-%m-%d", absl::Now(), absl::UTCTimeZone());
     const Profile nominal = NominalProfile(request_.device);
     profile_.network_bytes_per_second = nominal.network_bytes_per_second;
-    profile_.step_seconds = nominal.step_seconds;
+    profile_.between_steps_seconds = nominal.between_steps_seconds;
     EPS_RETURN_IF_ERROR(MeasureLayers());
     EPS_RETURN_IF_ERROR(MeasureSharing());
     EPS_RETURN_IF_ERROR(MeasureHandover());
@@ -106,6 +106,7 @@ class Measurement {
     choice.inner_slots =
         std::clamp(kColdBytes / std::max<int64_t>(1, needs.inner_slot_bytes()), kLeastSlots, kMostSlots);
     plan_ = LayArena(plan_request, needs, choice);
+    plan_.host_boundary_bytes = plan_.host_inner_bytes = 0;  // nothing is stashed, and pinning much takes long
     EPS_ASSIGN_OR_RETURN(device_, request_.backend->create({.arena_bytes = plan_.arena_bytes,
                                                             .threads = request_.threads,
                                                             .wire = run_.precision.wire,
@@ -300,7 +301,9 @@ class Measurement {
 
   // Copies of swapped activations, updates and a block's forward, each alone and each beside each other.
   absl::Status MeasureSharing() {
-    UpdateLoop update(UsableCores(), UpdateStateBytes(ReadSystemText, FindMemoryRoom().available_bytes));
+    EPS_ASSIGN_OR_RETURN(
+        UpdateLoop update,
+        UpdateLoop::New(UsableCores(), UpdateStateBytes(ReadSystemText, FindMemoryRoom().available_bytes)));
     Stream &in = device_->stream(StreamId::kIn), &out = device_->stream(StreamId::kOut);
     blocks_ = VisitsOf(Kind::kForward, LayerOf(LayerKind::kBlock));
     std::array<Repeated, kNumActivities> all;

@@ -7,6 +7,7 @@
 #include <set>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -16,12 +17,13 @@
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
 #include "common/base/control_groups.h"
+#include "common/base/status_macros.h"
 
 namespace eps::worker {
 namespace {
 
 constexpr int64_t kWindowBytes = static_cast<int64_t>(UpdateLoop::kWindowElems) * UpdateLoop::kStateBytes;
-constexpr int64_t kUnknownStateBytes = int64_t{1} << 30;
+constexpr int64_t kTimesCaches = 6, kMostStateBytes = int64_t{2} << 30;
 
 // "491520K"; 0: it is not that.
 int64_t CacheBytesOf(absl::string_view size) {
@@ -46,14 +48,15 @@ int64_t LastCacheBytes(const TextReader& read) {
 
 int64_t UpdateStateBytes(const TextReader& read, int64_t room_bytes) {
   const int64_t caches = LastCacheBytes(read);
-  const int64_t wanted = caches > 0 ? 2 * caches : kUnknownStateBytes;
+  const int64_t wanted = caches > 0 ? std::min(kTimesCaches * caches, kMostStateBytes) : kMostStateBytes;
   return std::max(kWindowBytes, std::min(wanted, room_bytes / 8));
 }
 
-UpdateLoop::UpdateLoop(int threads, int64_t state_bytes)
-    : threads_(static_cast<size_t>(threads)),
-      windows_(static_cast<size_t>(std::max<int64_t>(1, state_bytes / kWindowBytes))) {
-  for (auto& array : arrays_) array.assign(windows_ * kWindowElems, 1.0f);
+absl::StatusOr<UpdateLoop> UpdateLoop::New(int threads, int64_t state_bytes) {
+  const int64_t windows = std::max<int64_t>(1, state_bytes / kWindowBytes);
+  EPS_ASSIGN_OR_RETURN(AnonymousMemory state, AnonymousMemory::Map(windows * kWindowBytes, "a loop of updates"));
+  state.Populate(threads);
+  return UpdateLoop(threads, static_cast<size_t>(windows), std::move(state));
 }
 
 absl::Status UpdateLoop::Run(int64_t times) {
@@ -72,8 +75,8 @@ absl::Status UpdateLoop::Run(int64_t times) {
 }
 
 void UpdateLoop::Part(size_t begin, size_t end) {
-  float *master = arrays_[0].data(), *first = arrays_[1].data(), *second = arrays_[2].data();
-  const float* gradient = arrays_[3].data();
+  float *master = Array(0), *first = Array(1), *second = Array(2);
+  const float* gradient = Array(3);
   for (size_t i = begin; i < end; ++i) {
     first[i] = 0.9f * first[i] + 0.1f * gradient[i];
     second[i] = 0.95f * second[i] + 0.05f * gradient[i] * gradient[i];

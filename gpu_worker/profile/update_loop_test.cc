@@ -28,14 +28,15 @@ TextReader Machine(int cpus, const std::string& size) {
   };
 }
 
-TEST(UpdateStateBytesTest, IsTwiceTheCachesOfAllSockets) {
-  EXPECT_EQ(UpdateStateBytes(Machine(2, "491520K\n"), kAmple), 960 * kMiB);
-  EXPECT_EQ(UpdateStateBytes(Machine(8, "262144K\n"), kAmple), 2 * 4 * 256 * kMiB);
+TEST(UpdateStateBytesTest, IsSixTimesTheCachesOfAllSocketsAndNotMoreThanEnough) {
+  EXPECT_EQ(UpdateStateBytes(Machine(2, "131072K\n"), kAmple), 6 * 128 * kMiB);
+  EXPECT_EQ(UpdateStateBytes(Machine(4, "65536K\n"), kAmple), 6 * 2 * 64 * kMiB);
+  EXPECT_EQ(UpdateStateBytes(Machine(2, "491520K\n"), kAmple), 2048 * kMiB);
 }
 
-TEST(UpdateStateBytesTest, IsAGibWhereNoneIsKnownAndNeverMuchOfTheRoom) {
-  EXPECT_EQ(UpdateStateBytes(Machine(0, ""), kAmple), 1024 * kMiB);
-  EXPECT_EQ(UpdateStateBytes(Machine(2, "much\n"), kAmple), 1024 * kMiB);
+TEST(UpdateStateBytesTest, IsEnoughWhereNoneIsKnownAndNeverMuchOfTheRoom) {
+  EXPECT_EQ(UpdateStateBytes(Machine(0, ""), kAmple), 2048 * kMiB);
+  EXPECT_EQ(UpdateStateBytes(Machine(2, "much\n"), kAmple), 2048 * kMiB);
   EXPECT_EQ(UpdateStateBytes(Machine(2, "491520K\n"), 4096 * kMiB), 512 * kMiB);
   EXPECT_EQ(UpdateStateBytes(Machine(2, "16384K\n"), kAmple), 128 * kMiB);  // a window
   EXPECT_EQ(UpdateStateBytes(Machine(2, "491520K\n"), 0), 128 * kMiB);
@@ -44,7 +45,7 @@ TEST(UpdateStateBytesTest, IsAGibWhereNoneIsKnownAndNeverMuchOfTheRoom) {
 TEST(UpdateLoopTest, GoesThroughWindowsOfAnyNumberByAnyThreads) {
   for (const int threads : {1, 3}) {
     for (const int64_t state_bytes : {0 * kMiB, 128 * kMiB, 300 * kMiB}) {
-      UpdateLoop loop(threads, state_bytes);
+      ASSERT_OK_AND_ASSIGN(UpdateLoop loop, UpdateLoop::New(threads, state_bytes));
       for (int i = 0; i < 3; ++i) EXPECT_OK(loop.Run(2));  // around, and into the next one
     }
   }

@@ -19,18 +19,6 @@ namespace {
 
 constexpr int kRowThreads = 256;
 
-// exp(x) for x <= 0, within a few roundings of x; 0 from exp(-87) down, beside the row's largest, which is 1.
-__device__ __forceinline__ float ExpOf(float x) {
-  constexpr float kLog2E = 1.44269504f;
-#ifdef __CUDACC__
-  float y;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x * kLog2E));
-  return y;
-#else
-  return exp2f(x * kLog2E);
-#endif
-}
-
 // Of some logits, exp(logit - max) summed up: they are read once, and whoever has other ones need not be asked for the
 // largest before. A NaN is no maximum, and shows up in the sum.
 struct ExpSum {
@@ -148,7 +136,7 @@ __global__ void __launch_bounds__(kRowThreads)
     LoadPack<kVector>(x, at, chunk, v);
     EPS_UNROLL
     for (int i = 0; i < kPack; ++i) {
-      v[i] = expf(v[i] - max) * factor - (first + at + i == label ? static_cast<float>(scale) : 0.0f);
+      v[i] = ExpOf(v[i] - max) * factor - (first + at + i == label ? static_cast<float>(scale) : 0.0f);
       if (!counted) v[i] = 0;
     }
     StorePack<kVector>(v, x, at, chunk);
