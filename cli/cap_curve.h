@@ -16,12 +16,13 @@ namespace eps::cli {
 struct CapPoint {
   int64_t cap_bytes = 0;
   double planned = 0;
-  // With every inner activation recomputed, and with every one swapped, as far as --host-memory reaches; nothing without.
+  // With every inner activation recomputed, and with every one swapped, as far as --host-memory reaches; nothing
+  // without.
   std::optional<double> recomputed, swapped;
 };
 
-// From the smallest cap to what a plan can use, in steps of equal size, on all cores. `on_progress` is told how many points
-// there are, one call at a time. Errors: MakeWholePlan's
+// From the smallest cap to what a plan can use, in steps of equal size, on all cores. `on_progress` is told how many
+// points there are, one call at a time. Errors: MakeWholePlan's
 absl::StatusOr<std::vector<CapPoint>> CapCurve(const WholePlanRequest& request,
                                                const std::function<void(size_t done, size_t all)>& on_progress);
 

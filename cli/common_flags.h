@@ -40,21 +40,21 @@ struct RunFlags {
 // What a worker computes with.
 struct WorkerFlags {
   std::string device = "cpu";
-  int64_t device_memory_bytes = 0;  // 0: not given
-  int64_t host_memory_bytes = 0;    // of each worker, for activations; 0: not given
-  int threads = 0;                  // 0: not given
+  int64_t device_memory_bytes = 0;       // 0: not given
+  int64_t host_memory_bytes = 0;         // of each worker, for activations; 0: not given
+  int threads = 0;                       // 0: not given
   std::string vectors = kWidestVectors;  // of kVectorWidths
-  std::string profile;              // what --profile says, or by SetDefaultProfile what it stands for
-  int workers = 1;                  // that compute with these; set by SetDefaultMemory
-  bool memory_is_default = false;   // set by SetDefaultMemory
-  bool profile_is_default = false;  // set by SetDefaultProfile
+  std::string profile;                   // what --profile says, or by SetDefaultProfile what it stands for
+  int workers = 1;                       // that compute with these; set by SetDefaultMemory
+  bool memory_is_default = false;        // set by SetDefaultMemory
+  bool profile_is_default = false;       // set by SetDefaultProfile
 
   void AddTo(CLI::App& command);
   // The cap of each of `num_workers` workers where none was given, so that all that plan with it, before and after the
   // start, plan with the same, and together for no more than there is. A GPU's memory only the worker can see.
   void SetDefaultMemory(const MemoryRoom& room, int num_workers);
-  // The profile that is kept of workers with so many threads, where none was given and one is there: the same for all that
-  // plan, before and after the start.
+  // The profile that is kept of workers with so many threads, where none was given and one is there: the same for all
+  // that plan, before and after the start.
   void SetDefaultProfile(int threads_per_worker);
 
   // The same for one more beside `others` that are there: what was not given of threads, cap and profile is as for a

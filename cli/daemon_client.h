@@ -25,7 +25,8 @@ struct Endpoint {
   int64_t process_id = 0;
   std::string page;  // HOST:PORT of its HTTP page; "": not told
 };
-// Of endpoints.json, once workers may attach. Errors: NOT_FOUND no such file · INVALID_ARGUMENT naming the file and field
+// Of endpoints.json, once workers may attach. Errors: NOT_FOUND no such file · INVALID_ARGUMENT naming the file and
+// field
 absl::StatusOr<Endpoint> ReadEndpoint(const std::string& out);
 // Of starting.json, until then: GetStatus is answered alone. Errors: as above
 absl::StatusOr<Endpoint> ReadStartingEndpoint(const std::string& out);
@@ -39,6 +40,8 @@ std::string RunTokenFile(const std::string& out);
 absl::StatusOr<ClientDoors> WriteRunToken(const std::string& out);
 
 // A connection to the control plane. Copies share it.
+//
+// Threads: safe, as the stub is; each call blocks its caller
 class DaemonClient {
  public:
   // Without credentials in plaintext.
@@ -75,8 +78,8 @@ struct DaemonFlags {
   // Errors: ReadEndpoint's, NewChannelCredentials' · UNAVAILABLE no daemon runs for --out, and where the run stands
   absl::StatusOr<DaemonClient> Client() const;
 
-  // Whether `out` is given, and its run has done all of its steps and has no daemon any more: nobody is to be asked, and
-  // FinishedText (run_report.h) says where it stands.
+  // Whether `out` is given, and its run has done all of its steps and has no daemon any more: nobody is to be asked,
+  // and FinishedText (run_report.h) says where it stands.
   bool IsOfFinishedRun() const;
 
   // A whole command: does `command` with the client, prints an error, and returns the exit code. What the daemon

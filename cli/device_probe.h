@@ -7,8 +7,8 @@
 
 namespace eps::cli {
 
-// Whether a worker can start the device, with these --vectors. Devices are the worker's matter: the one beside this program
-// is asked.
+// Whether a worker can start the device, with these --vectors. Devices are the worker's matter: the one beside this
+// program is asked.
 // Errors: INVALID_ARGUMENT it cannot, in the worker's words · the system's, when there is no worker to ask
 absl::Status ProbeDevice(const std::string& device, const std::string& vectors);
 

@@ -1,7 +1,6 @@
 // eps drain: lets workers of a run go, and waits until they are gone.
 
 #include <cstdint>
-#include <cstdio>
 #include <memory>
 #include <set>
 #include <string>
@@ -49,11 +48,7 @@ absl::StatusOr<std::vector<int64_t>> ChosenWorkers(const DrainFlags& flags, cons
 absl::Status RunDrain(const DrainFlags& flags, DaemonClient& client) {
   EPS_ASSIGN_OR_RETURN(const proto::StatusReply status, client.Status(kCallTimeout));
   EPS_ASSIGN_OR_RETURN(const std::vector<int64_t> workers, ChosenWorkers(flags, status));
-  EPS_RETURN_IF_ERROR(client.Drain(workers, kCallTimeout));
-  if (!flags.no_wait) EPS_RETURN_IF_ERROR(WaitUntilWorkersLeft(client, workers, status));
-  std::printf("%s %s\n", WorkersText(workers).c_str(),
-              flags.no_wait ? "will leave after what is being computed there" : "left");
-  return absl::OkStatus();
+  return LetWorkersGo(client, workers, flags.no_wait, status);
 }
 
 }  // namespace

@@ -21,9 +21,9 @@ struct ExportFiles {
 // The files of `source`. Of a run on conversations, with what lets other programs talk to it as it was taught: the
 // token that ends a turn is the first eos_token_id of generation_config.json, which is made where there is none,
 // eos_token_id of config.json and eos_token of tokenizer_config.json and special_tokens_map.json, where these are
-// there; and chat_template.jinja is the run's template, unless the source's own is that. What else stands in these files
-// stays as it is written. Of a run that kept no more than "auto", by which the template cannot be told, they stay as they
-// are, with a note. Of a source without a config.json, bos and eos in it are the tokenizer's.
+// there; and chat_template.jinja is the run's template, unless the source's own is that. What else stands in these
+// files stays as it is written. Of a run that kept no more than "auto", by which the template cannot be told, they stay
+// as they are, with a note. Of a source without a config.json, bos and eos in it are the tokenizer's.
 //
 // Errors: LoadTokenizer's and ReadTokenizerSettings's · INVALID_ARGUMENT naming file and member, or the template
 absl::StatusOr<ExportFiles> FilesOfExport(const ModelSource& source);

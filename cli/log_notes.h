@@ -9,6 +9,8 @@ namespace eps::cli {
 
 // What of a program's log people should see who look at a run: its warnings and errors, what its data are, and
 // what it reads in place of files that are gone.
+//
+// Threads: none of its own; one caller
 class LogNotes {
  public:
   static constexpr int kMostWarnings = 20;  // a run that is in trouble for hours must not bury its progress

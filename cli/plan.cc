@@ -80,8 +80,8 @@ std::string WorkersText(const WholePlan& plan) {
   return absl::StrCat(WorkersText(plan.workers), members > 0 ? absl::StrCat(" in a group of ", members) : "");
 }
 
-// Of what makes several plans: each of hundreds of layers takes seconds. On a terminal one line, which is gone at the end;
-// elsewhere a line every few seconds.
+// Of what makes several plans: each of hundreds of layers takes seconds. On a terminal one line, which is gone at the
+// end; elsewhere a line every few seconds.
 std::function<void(size_t done, size_t all)> ShowPlans(const char* what) {
   return [what, last = absl::Now()](size_t done, size_t all) mutable {
     if (isatty(STDERR_FILENO) == 1) {

@@ -22,9 +22,9 @@ struct BlockPlaces {
 // Why a plan is as it is, and what would make it better; by simulation.
 struct PlanExplanation {
   std::vector<BlockPlaces> blocks;  // that have a backward, in forward order
-  // Tokens of a step from which compute is busy the longest, if they grow by more micro-batches; nothing: however many there
-  // are, something else is. Not known where twice as many do not fit: they take device memory where relay says that inner
-  // activations or boundaries stay there.
+  // Tokens of a step from which compute is busy the longest, if they grow by more micro-batches; nothing: however many
+  // there are, something else is. Not known where twice as many do not fit: they take device memory where relay says
+  // that inner activations or boundaries stay there.
   bool hiding_is_known = true;
   std::optional<double> hiding_tokens;
   // A step's seconds with one more GiB of device memory, and of host memory; nothing: that is not limited.

@@ -30,12 +30,16 @@ int TerminalWidth(std::FILE* to) {
   return ioctl(fileno(to), TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col : 80;
 }
 
+double PeakOfCap(const proto::WorkerStatus& worker) {
+  return static_cast<double>(worker.device_peak_bytes()) / static_cast<double>(worker.device_cap_bytes());
+}
+
 // The worker nearest its cap.
 std::string DeviceMemory(const proto::StatusReply& status) {
   const proto::WorkerStatus* fullest = nullptr;
   for (const proto::WorkerStatus& worker : status.workers()) {
     if (worker.device_cap_bytes() <= 0 || worker.device_peak_bytes() <= 0) continue;
-    if (fullest == nullptr || worker.device_peak_bytes() > fullest->device_peak_bytes()) fullest = &worker;
+    if (fullest == nullptr || PeakOfCap(worker) > PeakOfCap(*fullest)) fullest = &worker;
   }
   if (fullest == nullptr) return "";
   return absl::StrCat("  dev ", FormatByteSize(fullest->device_peak_bytes()), " of ",

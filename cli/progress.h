@@ -52,6 +52,8 @@ std::string FormatStartWork(const proto::StatusReply& status);
 std::string FormatStartOrder(const proto::StatusReply& status);
 
 // Shows ProgressLine: on a terminal one line that is written over, elsewhere a line every few seconds.
+//
+// Threads: none of its own; one caller
 class ProgressPrinter {
  public:
   // to: stdout, or stderr where stdout has something else to say.

@@ -2,6 +2,7 @@
 
 #include <string>
 
+#include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
 namespace eps::cli {
@@ -31,6 +32,15 @@ TEST(ProgressTest, ALineSaysHowFarHowFastHowLongAndWhatWaits) {
       ProgressLine(Training(), 200),
       "[#######-------------]  35% step 105/300  loss 2.613  1640 tok/s  eta 2:05  dev 14.0 MiB of 16.0 MiB  waits "
       "pull 1% version 3%");
+}
+
+TEST(ProgressTest, TheDeviceThatIsShownIsTheOneNearestItsCap) {
+  proto::StatusReply status = Training();
+  status.mutable_workers(0)->set_device_cap_bytes(int64_t{80} << 30);
+  status.mutable_workers(0)->set_device_peak_bytes(int64_t{10} << 30);
+  EXPECT_THAT(ProgressLine(status, 200), testing::HasSubstr("  dev 14.0 MiB of 16.0 MiB  "));
+  status.mutable_workers(1)->set_device_peak_bytes(int64_t{1} << 20);
+  EXPECT_THAT(ProgressLine(status, 200), testing::HasSubstr("  dev 10.0 GiB of 80.0 GiB  "));
 }
 
 TEST(ProgressTest, RatesOfOperationsHaveThreeDigitsAndAPrefix) {

@@ -45,15 +45,6 @@ std::string ComputingText(int workers) {
   return absl::StrCat(workers, workers == 1 ? " worker computes" : " workers compute");
 }
 
-absl::Status LetGo(const ResizeFlags& flags, DaemonClient& client, const std::vector<int64_t>& leaving,
-                   const proto::StatusReply& status) {
-  EPS_RETURN_IF_ERROR(client.Drain(leaving, kCallTimeout));
-  if (!flags.no_wait) EPS_RETURN_IF_ERROR(WaitUntilWorkersLeft(client, leaving, status));
-  std::printf("%s %s\n", WorkersText(leaving).c_str(),
-              flags.no_wait ? "will leave after what is being computed there" : "left");
-  return absl::OkStatus();
-}
-
 absl::Status RunResize(const ResizeFlags& flags, DaemonClient& client) {
   EPS_ASSIGN_OR_RETURN(proto::StatusReply status, client.Status(kCallTimeout));
   if (!MayGrow(status)) {
@@ -63,7 +54,7 @@ absl::Status RunResize(const ResizeFlags& flags, DaemonClient& client) {
   // An order that is being carried out is replaced, and not counted on.
   const bool is_starting = status.start_order().number() > 0 && !status.start_order().is_over();
   int excess = CountStaying(status) - flags.workers;
-  if (!is_starting && excess > 0) return LetGo(flags, client, NewestWorkers(status, excess), status);
+  if (!is_starting && excess > 0) return LetWorkersGo(client, NewestWorkers(status, excess), flags.no_wait, status);
   if (!is_starting && CountReady(status) == flags.workers) {
     std::printf("%s already\n", ComputingText(flags.workers).c_str());
     return absl::OkStatus();
@@ -76,7 +67,7 @@ absl::Status RunResize(const ResizeFlags& flags, DaemonClient& client) {
   EPS_RETURN_IF_ERROR(WaitForStartOrder(client, order, absl::Seconds(flags.timeout_seconds), status));
   EPS_ASSIGN_OR_RETURN(status, client.Status(kCallTimeout));
   excess = CountStaying(status) - flags.workers;
-  if (excess > 0) return LetGo(flags, client, NewestWorkers(status, excess), status);
+  if (excess > 0) return LetWorkersGo(client, NewestWorkers(status, excess), flags.no_wait, status);
   std::printf("%s\n", ComputingText(flags.workers).c_str());
   return absl::OkStatus();
 }

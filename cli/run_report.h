@@ -31,8 +31,8 @@ struct StartOptions {
 std::string StartText(const RunOutline& outline, const StartOptions& options);
 
 // How the run in folder `out` ended, from its summary.json, in a line or two; "" when there is none that can be read.
-//   done: 400 steps in 8.5 s, loss 5.517 -> 2.324, 24066 tokens/s, device 1.9 MiB of 2.0 MiB; summary.json, loss.svg and
-//   checkpoints are in out/tiny
+//   done: 400 steps in 8.5 s, loss 5.517 -> 2.324, 24066 tokens/s, device 1.9 MiB of 2.0 MiB; summary.json, loss.svg
+//   and checkpoints are in out/tiny
 // A run that was stopped says so, and how to go on; steps that were skipped are counted.
 std::string EndText(const std::string& out);
 
@@ -40,9 +40,10 @@ std::string EndText(const std::string& out);
 bool IsFinished(const std::string& out);
 int64_t StepsDone(const std::string& out);  // 0: there is no summary
 
-// Where the run in `out` stands that has done all of its steps, by its summary.json, for people in a line, or as JSON with
-// the fields of proto/control.proto's StatusReply that are known of it; "" of any other run.
-//   the run in out/tiny has ended: 400 of 400 steps were done, loss 2.324; the newest checkpoint is out/tiny/checkpoints/...
+// Where the run in `out` stands that has done all of its steps, by its summary.json, for people in a line, or as JSON
+// with the fields of proto/control.proto's StatusReply that are known of it; "" of any other run.
+//   the run in out/tiny has ended: 400 of 400 steps were done, loss 2.324; the newest checkpoint is
+//   out/tiny/checkpoints/...
 std::string FinishedText(const std::string& out);
 std::string FinishedJson(const std::string& out);
 

@@ -1,4 +1,5 @@
-// eps sample: text from a checkpoint, or classes of texts, computed by a daemon that serves it and a worker that relays.
+// eps sample: text from a checkpoint, or classes of texts, computed by a daemon that serves it and a worker that
+// relays.
 
 #include <signal.h>
 

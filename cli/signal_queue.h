@@ -13,7 +13,8 @@
 
 namespace eps::cli {
 
-// Signals that ask to end, as something to poll: blocked for this thread and those it starts later, read from a descriptor.
+// Signals that ask to end, as something to poll: blocked for this thread and those it starts later, read from a
+// descriptor.
 //
 // Threads: one at a time
 class SignalQueue {

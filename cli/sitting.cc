@@ -240,14 +240,14 @@ SittingEnd Sitting::Watch() {
     if (num_running > 0 && num_running < expected && client.ExpectWorkers(num_running, absl::Seconds(1)).ok()) {
       expected = num_running;
     }
-    // A worker that ended well was told that the run is over, and then the daemon ends by itself, whoever was lost before; or
-    // it was let go (eps drain, eps resize), and then the daemon may wait for another.
+    // A worker that ended well was told that the run is over, and then the daemon ends by itself, whoever was lost
+    // before; or it was let go (eps drain, eps resize), and then the daemon may wait for another.
     const bool ended_well =
         std::any_of(workers_.begin(), workers_.end(), [](const Worker& w) { return w.process.ended_well(); });
     const bool over = ended_well && !(status.ok() && status->state() == "waiting_for_workers");
     if (num_running == 0 && !replacements_.is_pending() && !over && !none_left_) {
-      // Nobody can finish the step: the daemon ends with the checkpoint that stands. One that was told to end does so by
-      // itself, and a second signal would cost the checkpoint that it may be writing.
+      // Nobody can finish the step: the daemon ends with the checkpoint that stands. One that was told to end does so
+      // by itself, and a second signal would cost the checkpoint that it may be writing.
       none_left_ = true;
       if (!interrupted_at_.has_value()) kill(daemon_.pid, SIGTERM);
     }
@@ -383,9 +383,9 @@ void Sitting::RemoveNewFolder() {
   if (options_.out_is_new && !has_steps) std::filesystem::remove_all(options_.out, ignored);
 }
 
-// Workers end by themselves once the daemon has said that the run is over; those of a dead daemon, or of a lost step, are
-// ended. One that was still starting may look for it for a while: it is asked to leave, which it does at once where it has
-// not attached.
+// Workers end by themselves once the daemon has said that the run is over; those of a dead daemon, or of a lost step,
+// are ended. One that was still starting may look for it for a while: it is asked to leave, which it does at once where
+// it has not attached.
 void Sitting::WaitForWorkers() {
   for (const Worker& worker : workers_) {
     if (worker.never_computed() && worker.process.running()) kill(worker.process.pid, SIGTERM);
@@ -400,8 +400,8 @@ void Sitting::WaitForWorkers() {
   EndChildren();
 }
 
-// It ends at once by a second signal, which must come a second after the first (server::Interrupts), and takes what it has
-// in the temporary folder with it, which it cannot when killed.
+// It ends at once by a second signal, which must come a second after the first (server::Interrupts), and takes what it
+// has in the temporary folder with it, which it cannot when killed.
 void Sitting::AbortDaemon() {
   const absl::Time deadline = absl::Now() + kAbortTime;
   while (daemon_.running() && absl::Now() < deadline) {

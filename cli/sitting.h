@@ -63,8 +63,8 @@ std::vector<std::string> TraceLogFiles(const std::string& out, int workers);
 std::string WorkerTraceLogFile(const std::string& out, int worker);
 std::string DaemonTraceLogFile(const std::string& out);
 
-// One sitting of a run: starts a daemon and workers as processes, watches them until the daemon has ended, and says how.
-// No process is left when it is destroyed.
+// One sitting of a run: starts a daemon and workers as processes, watches them until the daemon has ended, and says
+// how. No process is left when it is destroyed.
 //
 // Threads: one
 class Sitting {
@@ -81,12 +81,12 @@ class Sitting {
  private:
   struct Worker {
     ChildProcess process;
-    int place = 0;             // from 0; no two that run have the same
-    bool was_killed = false;   // by this sitting
-    bool end_is_said = false;  // for people
-    int64_t order = 0;         // that it was started for; 0: it is here from the beginning
+    int place = 0;              // from 0; no two that run have the same
+    bool was_killed = false;    // by this sitting
+    bool end_is_said = false;   // for people
+    int64_t order = 0;          // that it was started for; 0: it is here from the beginning
     bool replaces_one = false;  // that crashed
-    bool was_ready = false;    // the daemon has said so
+    bool was_ready = false;     // the daemon has said so
     bool never_computed() const { return (order > 0 || replaces_one) && !was_ready; }
     // Of one that replaces another: else the sitting ended before it was of use.
     bool counts_as_restart() const { return replaces_one && (was_ready || end_is_said); }
@@ -134,7 +134,7 @@ class Sitting {
   std::vector<Worker> workers_;  // worker i + 1
   OrderFollower orders_;
   WorkerReplacements replacements_;
-  bool none_left_ = false;      // the last worker has died, and the daemon was told to end for that
+  bool none_left_ = false;  // the last worker has died, and the daemon was told to end for that
   std::optional<std::chrono::steady_clock::time_point> interrupted_at_;  // by the first signal
   bool at_once_ = false;  // children were ended before they could end by themselves
 };

@@ -20,8 +20,8 @@ std::string TokenizeProgressLine(const TokenizeProgress& progress, int width);
 std::string TokenizeSummary(const TokenizeReport& report, const std::string& out);
 
 // A token file in one line, and then a document: its place, its class, and its tokens, decoded where there is a
-// tokenizer, at most `max_tokens` of them. What is counted stands in {+ and +}, special tokens in { and }; of ids, counted ones have a + in
-// front.
+// tokenizer, at most `max_tokens` of them. What is counted stands in {+ and +}, special tokens in { and }; of ids,
+// counted ones have a + in front.
 // Errors: TokenFile::Read's · INVALID_ARGUMENT the tokenizer is not the one that made the ids
 std::string ShowTokenFile(const DocumentIndex& index, const std::string& path);
 absl::StatusOr<std::string> ShowDocument(const TokenFile& file, const DocumentIndex& index, int64_t document,

@@ -21,8 +21,8 @@ struct TracedStep {
   double begin = 0, end = 0;
   double seconds() const { return end - begin; }
 };
-// That which took the median time on the first worker; the first step, in which buffers are touched for the first time, is
-// left out where there are others. Nothing: there is no step that another one follows.
+// That which took the median time on the first worker; the first step, in which buffers are touched for the first time,
+// is left out where there are others. Nothing: there is no step that another one follows.
 std::optional<TracedStep> MedianStep(absl::Span<const TraceTrack> tracks);
 
 // The same tracks, `seconds` later.

@@ -107,9 +107,11 @@ absl::StatusOr<FileDescriptor> LockSitting(const std::string& out, bool resume) 
   }
 }
 
-bool HasCheckpoint(const std::string& out) {
-  return FindNewestCheckpoint(CheckpointDirectory(out + "/checkpoints")).ok();
-}
+CheckpointDirectory CheckpointsOf(const std::string& out) { return CheckpointDirectory(out + "/checkpoints"); }
+
+absl::StatusOr<Version> NewestCheckpointOf(const std::string& out) { return FindNewestCheckpoint(CheckpointsOf(out)); }
+
+bool HasCheckpoint(const std::string& out) { return NewestCheckpointOf(out).ok(); }
 
 void SayStart(const TrainFlags& flags, const RunOutline& outline) {
   const std::string out = flags.OutFolder();
@@ -119,7 +121,7 @@ void SayStart(const TrainFlags& flags, const RunOutline& outline) {
                           .device_memory_bytes = flags.worker.device_memory_bytes,
                           .out = out};
   if (flags.resume) {
-    const absl::StatusOr<Version> newest = FindNewestCheckpoint(CheckpointDirectory(out + "/checkpoints"));
+    const absl::StatusOr<Version> newest = NewestCheckpointOf(out);
     if (newest.ok()) options.resumes_from = StepFolderName(*newest);
   }
   std::printf("%s\n", StartText(outline, options).c_str());
@@ -191,25 +193,24 @@ absl::Status CheckExportPlace(const std::string& to, const std::string& out) {
   return absl::OkStatus();
 }
 
-// Whether nothing is left to do: the run of `steps` is at its end, and its model is in the folder, which --export leaves
-// there as a whole.
+// Whether nothing is left to do: the run of `steps` is at its end, and its model is in the folder, which --export
+// leaves there as a whole.
 bool IsDoneAndExported(const TrainFlags& flags, int64_t steps) {
   std::error_code ignored;
   if (!flags.resume || !std::filesystem::exists(flags.export_to + "/config.json", ignored)) return false;
-  const absl::StatusOr<Version> newest = FindNewestCheckpoint(CheckpointDirectory(flags.OutFolder() + "/checkpoints"));
+  const absl::StatusOr<Version> newest = NewestCheckpointOf(flags.OutFolder());
   return newest.ok() && newest->value() >= steps;
 }
 
-// Whether the run is at its end and whole, with its report: there is nothing to start, nor anything to start it with to be
-// looked at. What is damaged or differs is left for the daemon to say.
+// Whether the run is at its end and whole, with its report: there is nothing to start, nor anything to start it with to
+// be looked at. What is damaged or differs is left for the daemon to say.
 bool IsDone(const TrainFlags& flags) {
   const std::string out = flags.OutFolder();
   if (!flags.resume || !IsFinished(out)) return false;
   const absl::StatusOr<RunConfig> run = LoadRunToTrain(flags.ForPreflight());
-  const CheckpointDirectory checkpoints(out + "/checkpoints");
-  const absl::StatusOr<Version> newest = FindNewestCheckpoint(checkpoints);
+  const absl::StatusOr<Version> newest = NewestCheckpointOf(out);
   if (!run.ok() || !newest.ok() || newest->value() < run->steps) return false;
-  const std::string folder = checkpoints.FolderOf(*newest);
+  const std::string folder = CheckpointsOf(out).FolderOf(*newest);
   const absl::StatusOr<Manifest> manifest = ReadManifest(folder);
   return manifest.ok() && DifferencesThatMatter(*manifest, *run).empty() && VerifyCheckpointFolder(folder).ok();
 }
@@ -242,7 +243,7 @@ int FinishExport(const TrainFlags& flags, int64_t steps) {
     std::printf("eps: %s has the model already: it stays as it is\n", flags.export_to.c_str());
     return kExitDone;
   }
-  const absl::StatusOr<Version> newest = FindNewestCheckpoint(CheckpointDirectory(flags.OutFolder() + "/checkpoints"));
+  const absl::StatusOr<Version> newest = NewestCheckpointOf(flags.OutFolder());
   if (newest.ok() && newest->value() < steps) {
     std::printf("eps: stopped at step %lld of %lld: --export writes the model once it is done; go on with --resume\n",
                 static_cast<long long>(newest->value()), static_cast<long long>(steps));
@@ -311,12 +312,12 @@ void PrintErrors(const SittingEnd& end) {
 
 // Where a restart begins.
 std::string StartingPoint(const std::string& out) {
-  const absl::StatusOr<Version> newest = FindNewestCheckpoint(CheckpointDirectory(out + "/checkpoints"));
+  const absl::StatusOr<Version> newest = NewestCheckpointOf(out);
   return newest.ok() ? StepFolderName(*newest) : "step 0, as there is no checkpoint yet";
 }
 
-// One sitting after the other, as long as the daemon crashes or loses a step and --restarts are left, and what became of them;
-// the last one's end.
+// One sitting after the other, as long as the daemon crashes or loses a step and --restarts are left, and what became
+// of them; the last one's end.
 SittingEnd RunSittings(const TrainFlags& flags, const SittingSetup& setup) {
   int restarts_left = flags.restarts;
   for (bool is_restart = false;; is_restart = true) {
@@ -342,8 +343,9 @@ SittingEnd RunSittings(const TrainFlags& flags, const SittingSetup& setup) {
   }
 }
 
-// Whether the run's GPU should be measured before it is planned: the run begins, nobody has said what to plan from, and no
-// profile that is kept has its layers. With a cpu there is less to choose. What cannot be read is told by who needs it.
+// Whether the run's GPU should be measured before it is planned: the run begins, nobody has said what to plan from, and
+// no profile that is kept has its layers. With a cpu there is less to choose. What cannot be read is told by who needs
+// it.
 bool IsWorthMeasuringFirst(const TrainFlags& flags) {
   if (flags.resume || !flags.worker.profile_is_default || flags.worker.device == "cpu") return false;
   const absl::StatusOr<RunConfig> run = flags.run.Load();
@@ -354,8 +356,8 @@ bool IsWorthMeasuringFirst(const TrainFlags& flags) {
   return model.ok() && kernels.ok() && worker::IsWorthMeasuring(*profile, *model, *run, *kernels, flags.workers);
 }
 
-// Measures the GPU where that is worth it, and keeps the profile for later runs. What fails is told, and the run goes on
-// without. Errors: CANCELLED by a signal
+// Measures the GPU where that is worth it, and keeps the profile for later runs. What fails is told, and the run goes
+// on without. Errors: CANCELLED by a signal
 absl::Status MeasureFirst(TrainFlags& flags, SignalQueue& signals) {
   const int threads = flags.ThreadsPerWorker();
   const std::string kept = worker::KeptProfilePath(flags.worker.device, threads, flags.worker.vectors);

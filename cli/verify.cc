@@ -145,7 +145,7 @@ class Verification {
     VariantResult result = {.name = variant.name, .is_baseline = index == 0};
     if (!variant.skipped.empty()) {
       result.outcome = VariantResult::Outcome::kSkipped;
-      result.why = variant.skipped.substr(0, variant.skipped.find("; less would do"));
+      result.why = variant.skipped;
       return result;
     }
     const absl::Status status = RunAndCompare(index, result);

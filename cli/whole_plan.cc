@@ -42,7 +42,8 @@ absl::StatusOr<WholePlan> MakeWholePlan(WholePlanRequest whole) {
                                        .max_group_members = plan.run.relay.group_members,
                                        .host_stash_bytes = whole.host_memory_bytes,
                                        .profile = &plan.profile,
-                                       .link = worker::LinkOf(whole.device, plan.run.transport)};
+                                       .link = worker::LinkOf(whole.device, plan.run.transport),
+                                       .suggests = whole.suggests};
   plan.smallest_cap_bytes = worker::SmallestCapBytes(request);
   worker::PlanRequest any_host = request;
   any_host.host_stash_bytes = 0;

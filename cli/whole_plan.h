@@ -53,7 +53,8 @@ struct WholePlanRequest {
   int threads = 0;
   std::string profile = {};  // these two: what worker::ChooseProfile is told
   std::string vectors = kWidestVectors;
-  int workers = 1;           // whose step is predicted
+  int workers = 1;       // whose step is predicted
+  bool suggests = true;  // worker::PlanRequest's
 };
 // Errors: RESOURCE_EXHAUSTED naming the smallest cap that would do · INVALID_ARGUMENT no such device; more workers
 // than virtual nodes (named --workers); the profile's

@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
+#include "common/base/status_macros.h"
 
 namespace eps::cli {
 
@@ -97,6 +98,15 @@ absl::Status WaitUntilWorkersLeft(DaemonClient& client, const std::vector<int64_
       said = found.waiting;
     }
   }
+}
+
+absl::Status LetWorkersGo(DaemonClient& client, const std::vector<int64_t>& workers, bool no_wait,
+                          const proto::StatusReply& last) {
+  EPS_RETURN_IF_ERROR(client.Drain(workers, kCallTimeout));
+  if (!no_wait) EPS_RETURN_IF_ERROR(WaitUntilWorkersLeft(client, workers, last));
+  std::printf("%s %s\n", WorkersText(workers).c_str(),
+              no_wait ? "will leave after the step" : "left");
+  return absl::OkStatus();
 }
 
 absl::Status WaitForStartOrder(DaemonClient& client, int64_t number, absl::Duration time,

@@ -17,12 +17,12 @@ class WorkerReplacements {
 
   // One crashed, and wants another one in its place; beyond the budget it gets none.
   void OnCrash();
-  // What the daemon said of the run, or why it said nothing, each time that it was asked. Of a run that has failed, or ends,
-  // workers end too: none is replaced.
+  // What the daemon said of the run, or why it said nothing, each time that it was asked. Of a run that has failed, or
+  // ends, workers end too: none is replaced.
   void OnAnswer(const absl::StatusOr<proto::StatusReply>& status);
-  // Whether one is to be started now, which is then taken for done. Not before kPause after the one before, so that what
-  // cannot live is not started again and again at once, and not before the daemon has said since the crash that the run
-  // goes on.
+  // Whether one is to be started now, which is then taken for done. Not before kPause after the one before, so that
+  // what cannot live is not started again and again at once, and not before the daemon has said since the crash that
+  // the run goes on.
   bool TakeOne(absl::Time now);
   // Nobody is replaced any more.
   void Stop() { num_left_ = num_wanted_ = 0; }

@@ -48,7 +48,8 @@ std::map<std::string, std::string> LayersOf(const ModelSpec& model) {
   return layers;
 }
 
-// "11 more, all of h.3", "25 more, of h.3 down to wte"; "" when `names` is one alone.
+// "and 11 more of 52, all of h.3", "and 25 more of 52, from h.3 down to wte", "and those of all other 51 tensors"; "no
+// other tensor's" where `names` is one alone.
 std::string Others(const std::vector<std::string>& names, const std::map<std::string, std::string>& layers,
                    size_t num_tensors) {
   if (names.size() == 1) return "no other tensor's";

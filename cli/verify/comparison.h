@@ -43,7 +43,7 @@ struct FirstDifference {
 FirstDifference Explain(const ModelSpec& model, const Difference& difference, const ForwardDigests& was_forward = {},
                         const ForwardDigests& is_forward = {});
 
-// "step 1, gradient of transformer.h.3.mlp.c_proj.weight (layer h.3); 11 more, ..."
+// "step 1, gradient of transformer.h.3.ln_2.weight (h.3), and 11 more of 52, all of h.3; the loss is the same: ..."
 std::string ToString(const Difference& difference, const FirstDifference& first);
 
 }  // namespace eps::cli

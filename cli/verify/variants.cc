@@ -6,6 +6,7 @@
 #include "cli/whole_plan.h"
 #include "common/base/byte_size.h"
 #include "common/base/status_macros.h"
+#include "common/schedule/group_limits.h"
 
 namespace eps::cli {
 namespace {
@@ -18,7 +19,7 @@ class Planner {
   explicit Planner(const VariantRequest& request) : request_(request) {}
 
   absl::StatusOr<std::vector<Variant>> Plan() {
-    EPS_ASSIGN_OR_RETURN(baseline_, PlanOf(request_.run));
+    EPS_ASSIGN_OR_RETURN(baseline_, PlanOf(request_.run, /*suggests=*/true));
     variants_.push_back({.name = "as the RunSpec says", .device_memory_bytes = request_.device_memory_bytes});
     if (Wants(VerifyTopic::kRelay)) AddRelay();
     if (Wants(VerifyTopic::kRecompute)) AddRecompute();
@@ -31,24 +32,25 @@ class Planner {
  private:
   bool Wants(VerifyTopic topic) const { return request_.topics.empty() || request_.topics.count(topic) > 0; }
 
-  absl::StatusOr<WholePlan> PlanOf(const RunConfig& run) const {
+  absl::StatusOr<WholePlan> PlanOf(const RunConfig& run, bool suggests) const {
     return MakeWholePlan({.run = run,
                           .device = request_.device,
                           .device_memory_bytes = request_.device_memory_bytes,
                           .host_memory_bytes = request_.host_memory_bytes,
                           .threads = 1,
-                          .profile = request_.profile});
+                          .profile = request_.profile,
+                          .suggests = suggests});
   }
+  // What less would do with is for the run's user: a variant's fields are fixed.
+  absl::StatusOr<WholePlan> PlanOfVariant(const RunConfig& run) const { return PlanOf(run, /*suggests=*/false); }
 
-  Variant& Add(VerifyTopic topic, std::string name, std::vector<std::string> set) {
-    return variants_.emplace_back(Variant{.topic = topic,
-                                          .name = std::move(name),
-                                          .set = std::move(set),
-                                          .device_memory_bytes = request_.device_memory_bytes});
+  Variant& Add(std::string name, std::vector<std::string> set) {
+    return variants_.emplace_back(
+        Variant{.name = std::move(name), .set = std::move(set), .device_memory_bytes = request_.device_memory_bytes});
   }
   // Leaves out what `run`, the variant's, has no room for.
   void CheckRoom(Variant& variant, const RunConfig& run) const {
-    const absl::StatusOr<WholePlan> plan = PlanOf(run);
+    const absl::StatusOr<WholePlan> plan = PlanOfVariant(run);
     if (!plan.ok()) variant.skipped = std::string(plan.status().message());
   }
 
@@ -56,10 +58,10 @@ class Planner {
     RunConfig run = request_.run;
     if (!run.relay.resident) {
       run.relay.resident = true;
-      CheckRoom(Add(VerifyTopic::kRelay, "everything resident", {"relay.resident=true"}), run);
+      CheckRoom(Add("everything resident", {"relay.resident=true"}), run);
     }
     if (run.relay.graphs != GraphUse::kAlways && request_.device != "cpu") {
-      Variant& graphs = Add(VerifyTopic::kRelay, "work that comes again as graphs", {"relay.graphs=ALWAYS"});
+      Variant& graphs = Add("work that comes again as graphs", {"relay.graphs=ALWAYS"});
       graphs.proof = "graphs_used";
       graphs.why_without_proof =
           "no graph was launched: of these steps no work came again (give more --steps), or the worker's log says "
@@ -71,20 +73,18 @@ class Planner {
       run.relay.resident = false;
       run.relay.group_members = 1;
       run.relay.depth_first_blocks = blocks;
-      CheckRoom(
-          Add(VerifyTopic::kRelay, "relayed, all blocks depth first",
-              {"relay.resident=false", "relay.group_members=1", absl::StrCat("relay.depth_first_blocks=", blocks)}),
-          run);
+      CheckRoom(Add("relayed, all blocks depth first", {"relay.resident=false", "relay.group_members=1",
+                                                        absl::StrCat("relay.depth_first_blocks=", blocks)}),
+                run);
     }
     // What makes the device hold least: one layer, nothing kept, boundaries on the host.
     run.relay = {.inner = InnerPolicy::kRecompute,
                  .boundaries = BoundaryPolicy::kHost,
                  .weight_slots = 1,
                  .depth_first_blocks = 0};
-    Variant& smallest = Add(VerifyTopic::kRelay, "",
-                            {"relay.resident=false", "relay.boundaries=HOST", "relay.inner=RECOMPUTE",
-                             "relay.weight_slots=1", "relay.group_members=1", kBreadthFirst});
-    const absl::StatusOr<WholePlan> plan = PlanOf(run);
+    Variant& smallest = Add("", {"relay.resident=false", "relay.boundaries=HOST", "relay.inner=RECOMPUTE",
+                                 "relay.weight_slots=1", "relay.group_members=1", kBreadthFirst});
+    const absl::StatusOr<WholePlan> plan = PlanOfVariant(run);
     if (plan.ok()) smallest.device_memory_bytes = plan->smallest_cap_bytes;
     if (!plan.ok()) smallest.skipped = std::string(plan.status().message());
     smallest.name = absl::StrCat("relayed, smallest cap",
@@ -95,12 +95,12 @@ class Planner {
     RunConfig run = request_.run;
     const bool depth_first = baseline_.device.depth_first_blocks > 0;
     if (depth_first || baseline_.device.inner.recomputed() < baseline_.device.inner.total) {
-      Add(VerifyTopic::kRecompute, "everything recomputed", {"relay.inner=RECOMPUTE", kBreadthFirst});
+      Add("everything recomputed", {"relay.inner=RECOMPUTE", kBreadthFirst});
     }
     if (depth_first || !baseline_.device.inner.keeps_all()) {
       run.relay.inner = InnerPolicy::kKeep;
       run.relay.depth_first_blocks = 0;
-      CheckRoom(Add(VerifyTopic::kRecompute, "nothing recomputed", {"relay.inner=KEEP", kBreadthFirst}), run);
+      CheckRoom(Add("nothing recomputed", {"relay.inner=KEEP", kBreadthFirst}), run);
     }
   }
 
@@ -114,7 +114,7 @@ class Planner {
     const bool is_baseline = request_.run.relay.inner == InnerPolicy::kSwap &&
                              request_.run.relay.boundaries == BoundaryPolicy::kHost && !request_.run.relay.resident;
     if (!is_baseline && (inner.total > 0 || baseline_.device.depth_first_blocks > 0)) {
-      CheckRoom(Add(VerifyTopic::kSwap, "everything swapped",
+      CheckRoom(Add("everything swapped",
                     {"relay.resident=false", "relay.boundaries=HOST", "relay.inner=SWAP", kBreadthFirst}),
                 run);
     }
@@ -125,13 +125,12 @@ class Planner {
     if (run.relay.inner != InnerPolicy::kRecompute) run.relay.inner = InnerPolicy::kKeep;
     std::vector<std::string> set = {"relay.boundaries=DEVICE", kBreadthFirst};
     if (run.relay.inner == InnerPolicy::kKeep) set.push_back("relay.inner=KEEP");
-    CheckRoom(Add(VerifyTopic::kSwap, "nothing swapped", std::move(set)), run);
+    CheckRoom(Add("nothing swapped", std::move(set)), run);
   }
 
   void AddWorkers() {
     const int workers = request_.workers;
-    Variant several = {.topic = VerifyTopic::kWorkers,
-                       .name = absl::StrCat(workers, " workers"),
+    Variant several = {.name = absl::StrCat(workers, " workers"),
                        .set = {"relay.group_members=1"},
                        .workers = workers,
                        .device_memory_bytes = request_.device_memory_bytes};
@@ -142,7 +141,7 @@ class Planner {
     group.name = absl::StrCat(workers, " workers as a group");
     group.set = {absl::StrCat("relay.group_members=", workers), kBreadthFirst};
     variants_.push_back(std::move(several));
-    if (workers > kMostGroupMembers) return;
+    if (workers > kMaxGroupMembers) return;
     if (request_.device != "cpu") {
       if (group.skipped.empty()) group.skipped = "its members would share one GPU, which NCCL does not allow";
     } else if (group.skipped.empty()) {
@@ -155,13 +154,11 @@ class Planner {
 
   void AddTransport() {
     if (request_.run.transport != TransportChoice::kGrpc) {
-      Add(VerifyTopic::kTransport, "over gRPC", {"transport=GRPC"});
+      Add("over gRPC", {"transport=GRPC"});
     } else {
-      Add(VerifyTopic::kTransport, "through shared memory", {"transport=SHARED_MEMORY"});
+      Add("through shared memory", {"transport=SHARED_MEMORY"});
     }
   }
-
-  static constexpr int kMostGroupMembers = 64;  // of a RunSpec
 
   const VariantRequest& request_;
   WholePlan baseline_;

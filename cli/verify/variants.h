@@ -15,7 +15,6 @@ enum class VerifyTopic { kRelay, kRecompute, kSwap, kWorkers, kTransport };
 
 // One way to carry a run out; none changes bits.
 struct Variant {
-  VerifyTopic topic = VerifyTopic::kRelay;
   std::string name;              // for people: "everything resident"
   std::vector<std::string> set;  // FIELD=VALUE over the RunSpec's; fields that change no bits
   int workers = 1;
@@ -36,8 +35,8 @@ struct VariantRequest {
   std::set<VerifyTopic> topics;  // empty: all
 };
 
-// The baseline, one worker and the run as it is, and what is compared with it. One that would be the baseline over again
-// is not among them; one that cannot be is, with its reason. Arithmetic alone.
+// The baseline, one worker and the run as it is, and what is compared with it. One that would be the baseline over
+// again is not among them; one that cannot be is, with its reason. Arithmetic alone.
 //
 // Errors: MakeWholePlan's of the baseline: RESOURCE_EXHAUSTED names the smallest cap that would do
 absl::StatusOr<std::vector<Variant>> PlanVariants(const VariantRequest& request);

@@ -32,8 +32,8 @@ HWY_BEFORE_NAMESPACE();
 namespace eps::server {
 namespace HWY_NAMESPACE {
 
-// How far ahead memory is asked for, the best of 128 to 1024 (bench/update_bench, Zen 4); at once a cache line of 16-bit
-// elements, two of fp32.
+// How far ahead memory is asked for, the best of 128 to 1024 (bench/update_bench, Zen 4); at once a cache line of
+// 16-bit elements, two of fp32.
 constexpr int64_t kPrefetchElems = 256;
 static_assert(kTensorAlignElems % kUnitElems == 0);
 

@@ -16,8 +16,9 @@ namespace eps::server {
 // kTensorAlignElems: there are no tails.
 //
 // Cost: one pass. An update with a 16-bit wire reads 2 (wire) + 2 (rest) + 8 (moments) +
-// contributions and writes 2 + 2 + 8 bytes per element; with an FP16 wire 4 (master) + 8 and 4 + 2 + 8. Moments in bf16 are
-// 4 each way in place of 8, in fp8 a little more than 2. LAMB has a pass before it that reads all of this and writes nothing.
+// contributions and writes 2 + 2 + 8 bytes per element; with an FP16 wire 4 (master) + 8 and 4 + 2 + 8. Moments in bf16
+// are 4 each way in place of 8, in fp8 a little more than 2. LAMB has a pass before it that reads all of this and
+// writes nothing.
 
 // FAILED_PRECONDITION if this processor's vectors have no fused multiply-add: other bits.
 absl::Status CheckVectorUnit();
@@ -42,8 +43,8 @@ struct StepSquares {
   friend bool operator==(const StepSquares&, const StepSquares&) = default;
 };
 // LAMB's pass before UpdateChunk, which writes nothing: of each range what its trust ratio is made of. `squares` has
-// as many elements as `ranges`. Returns the unscaled sum's squares, as UpdateChunk has them. Element i into lane i mod 16 of its
-// range, the lanes in order.
+// as many elements as `ranges`. Returns the unscaled sum's squares, as UpdateChunk has them. Element i into lane i mod
+// 16 of its range, the lanes in order.
 double MeasureSteps(const ChunkState& chunk, const ChunkGradient& gradient, absl::Span<const GroupRange> ranges,
                     const UpdateScalars& scalars, absl::Span<StepSquares> squares);
 

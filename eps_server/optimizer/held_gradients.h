@@ -25,7 +25,10 @@ class HeldGradients {
     HeldGradients held;
     const int64_t num_bytes = HoldBytes(model, run);
     if (num_bytes == 0) return held;
-    EPS_ASSIGN_OR_RETURN(held.memory_, AnonymousMemory::Map(num_bytes, "gradients held for optimizer.clip EXACT"));
+    EPS_ASSIGN_OR_RETURN(held.memory_,
+                         AnonymousMemory::Map(num_bytes,
+                                              "gradients held until the step's norm is known (optimizer.clip "
+                                              "EXACT, or the loss scale of FP16)"));
     int64_t offset = 0;
     for (const BlobSpec& blob : model.blobs) {
       held.offsets_.push_back(std::exchange(offset, offset + (blob.frozen ? 0 : blob.num_elems)));

@@ -8,8 +8,8 @@
 
 namespace eps::server {
 
-// Bytes beside the store that holding gradients costs (update_engine.h): 4 per element that is trained where updates are
-// deferred, with EXACT clipping or FP16, else 0.
+// Bytes beside the store that holding gradients costs (update_engine.h): 4 per element that is trained where updates
+// are deferred, with EXACT clipping or FP16, else 0.
 inline int64_t HoldBytes(const ModelSpec& model, const RunConfig& run) {
   return run.defers_updates() ? model.num_trainable_elems() * int64_t{sizeof(float)} : 0;
 }

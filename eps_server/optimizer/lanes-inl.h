@@ -24,7 +24,6 @@ using VF = hn::Vec<DF>;
 using DU = hn::RebindToUnsigned<DF>;
 using VU = hn::Vec<DU>;
 using DI = hn::RebindToSigned<DF>;
-using VI = hn::Vec<DI>;
 using D16 = hn::Rebind<uint16_t, DF>;
 using DH = hn::Rebind<hwy::float16_t, DF>;
 using DHalf = hn::Half<DF>;
@@ -43,7 +42,8 @@ HWY_INLINE void StoreFp16(VF value, uint16_t* to) {
 }
 
 // AVX2 widens and narrows 16-bit values by one instruction each where it may stay within halves of a vector, and by two
-// where not: there lanes 0 to 3 and 8 to 11 are the first vector, 4 to 7 and 12 to 15 the second. Elsewhere they are in order.
+// where not: there lanes 0 to 3 and 8 to 11 are the first vector, 4 to 7 and 12 to 15 the second. Elsewhere they are in
+// order.
 constexpr bool kIsByHalves = HWY_TARGET == HWY_AVX2;
 static_assert(!kIsByHalves || kVecs == 2);
 

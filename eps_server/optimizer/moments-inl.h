@@ -102,8 +102,8 @@ struct Bf16Moment {
   HWY_INLINE void Prefetch(int64_t i) const { hwy::Prefetch(values + i); }
 };
 
-// common/numeric/fp8_block.h, by other ways to the same bits: codes are made into bf16 and back in 16 bits, of which a vector
-// holds twice as many. A unit is a block: it is written when its largest value is known.
+// common/numeric/fp8_block.h, by other ways to the same bits: codes are made into bf16 and back in 16 bits, of which a
+// vector holds twice as many. A unit is a block: it is written when its largest value is known.
 template <Fp8Kind kKind>
 struct Fp8Moment {
   static constexpr bool kIsRounded = true;

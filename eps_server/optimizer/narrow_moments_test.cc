@@ -45,8 +45,8 @@ std::vector<float> Rounded(MomentFormat format, int which, const std::vector<flo
   return kept;
 }
 
-// What fp8 does at its ends was seen: zeros of both signs, smallest second moments that stand for less, and blocks whose
-// exponent is the lowest.
+// What fp8 does at its ends was seen: zeros of both signs, smallest second moments that stand for less, and blocks
+// whose exponent is the lowest.
 void ExpectEdges(int which, const NarrowMoments& moments, const std::vector<float>& values) {
   int positive_zeros = 0, negative_zeros = 0, smallest = 0, lowest = 0;
   for (int64_t i = 0; i < kElems; ++i) {

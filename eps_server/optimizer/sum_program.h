@@ -7,7 +7,8 @@
 
 namespace eps::server {
 
-inline constexpr int kMaxSumDepth = 24;  // partial sums of 2^16 vnodes, and one more use
+// 17 partial sums of 2^16 vnodes (the most of batch.virtual_nodes) + 1 root of the use before, and room; 4 KiB each.
+inline constexpr int kMaxSumDepth = 24;
 
 // A ChunkGradient's program with loads and adds joined where they follow each other. Same sums, in the same order.
 struct FusedOp {

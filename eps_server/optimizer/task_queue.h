@@ -11,8 +11,8 @@
 
 namespace eps::server {
 
-// Runs tasks on oneTBB threads, denormals flushed. Of those that wait the one with the lowest rank starts first, of equal
-// ones the one that was pushed first; neither of which oneTBB alone promises.
+// Runs tasks on oneTBB threads, denormals flushed. Of those that wait the one with the lowest rank starts first, of
+// equal ones the one that was pushed first; neither of which oneTBB alone promises.
 //
 // Threads: safe. Tasks may push.
 class TaskQueue {

@@ -19,9 +19,9 @@
 namespace eps::server {
 
 // A step ends with the embedding's backward, whose gradient is pushed, updated and pulled one after the other while the
-// device has nothing to do. That gradient is row-sparse: rows of the token table that no token of the step reads get zero
-// from it, and all that they get is what the head gives, if it shares the table. They are updated as soon as that is
-// there, and the end of the step is left with the others.
+// device has nothing to do. That gradient is row-sparse: rows of the token table that no token of the step reads get
+// zero from it, and all that they get is what the head gives, if it shares the table. They are updated as soon as that
+// is there, and the end of the step is left with the others.
 //
 // Bits:   the same; their gradient is what the head gives plus zero, either way
 // Cost:   contributions to such a chunk are read once more, for its norm and to see that the zeros are there
@@ -55,8 +55,8 @@ struct ChunkParts {
   std::vector<GroupRange> unread;  // of rows that no token reads
   std::vector<GroupRange> rest;
 };
-// Cuts `ranges`, which are all of the chunk's, in two, at multiples of kTensorAlignElems: a row that shares such a unit with
-// one that is read, or with another tensor, is there in `rest`. table: of `blob`, two-dimensional
+// Cuts `ranges`, which are all of the chunk's, in two, at multiples of kTensorAlignElems: a row that shares such a unit
+// with one that is read, or with another tensor, is there in `rest`. table: of `blob`, two-dimensional
 ChunkParts PartsOf(const BlobSpec& blob, const TensorSpec& table, int64_t chunk, absl::Span<const GroupRange> ranges,
                    const RowsRead& rows);
 

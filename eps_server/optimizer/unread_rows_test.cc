@@ -41,8 +41,8 @@ std::vector<GroupRange> RangesOf(const BlobSpec& blob, int64_t chunk) {
   return {{0, middle, 1}, {middle, num_elems, 2}};
 }
 
-// That each element of the chunk is in one part, in its group, and none of a row that is read is in `unread`; returns how many
-// are.
+// That each element of the chunk is in one part, in its group, and none of a row that is read is in `unread`; returns
+// how many are.
 int64_t ExpectParted(const BlobSpec& blob, const TensorSpec& table, int64_t chunk, const RowsRead& rows) {
   const std::vector<GroupRange> ranges = RangesOf(blob, chunk);
   const ChunkParts parts = PartsOf(blob, table, chunk, ranges, rows);

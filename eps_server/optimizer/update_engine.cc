@@ -282,7 +282,8 @@ class UpdateEngineImpl final : public UpdateEngine {
     CarryDropped();
   }
 
-  // A checkpoint that has not copied a blob yet holds its step up only once nothing else does.
+  // A dropped blob that a checkpoint has yet to copy is carried over once that is done. The step counts as waiting for
+  // the checkpoint only when every other blob is made (FinishBlob).
   void CarryDropped() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
     for (const BlobSpec& blob : model_.blobs) {
       if (blob.frozen || !blobs_[blob.id.value()].dropped) continue;
@@ -297,7 +298,8 @@ class UpdateEngineImpl final : public UpdateEngine {
     Push({.what = "carry over", .blob = blob}, [this, blob, step = step_] { CarryOver(step, blob); });
   }
 
-  // First use of a chunk's gradient.
+  // A chunk's whole gradient has come. Starts what its mode does first: sum (deferred), measure (PER_BLOB, LAMB) or
+  // update (eager; kept in `blocked` while a checkpoint holds the blob).
   void Gather(BlobId blob, int64_t chunk, ChunkGradient gradient) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
     if (!std::exchange(any_came_, true)) BeginGradients();
     if (!IsEager()) {
@@ -341,13 +343,14 @@ class UpdateEngineImpl final : public UpdateEngine {
     if (!table_.has_value() || model_.blob(table_->blob).uses.size() > 1) return;
     for (int64_t chunk = 0; chunk < model_.blob(table_->blob).num_chunks(); ++chunk) GatherUnread(chunk, {});
   }
-  // of_head: WithoutEmbedding's. While a checkpoint holds the blob nothing is early: all is updated with the whole gradient.
+  // of_head: WithoutEmbedding's. While a checkpoint holds the blob nothing is early: all is updated with the whole
+  // gradient.
   void GatherUnread(int64_t chunk, ChunkGradient of_head) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
     const BlobId blob = table_->blob;
     if (IsHeld(blob) || of_head.nonfinite_vnode >= 0 || !unread_rows_.Queue(chunk)) return;
     newest_updated_ = step_;
-    // The table is pulled first, so before all others, which wait for longer without harm; what has not begun when the whole
-    // gradient comes is updated with it.
+    // The table is pulled first, so before all others, which wait for longer without harm; what has not begun when the
+    // whole gradient comes is updated with it.
     Push({"update unread rows of", blob, chunk},
          [this, chunk, step = step_, scalars = blobs_[blob.value()].scalars, rows = unread_rows_.rows(),
           of_head = std::make_shared<const ChunkGradient>(std::move(of_head))] {
@@ -360,8 +363,8 @@ class UpdateEngineImpl final : public UpdateEngine {
     BlobId blob;
     int64_t chunk = -1;  // -1: all of the blob
   };
-  // What is pulled first comes first: gradients come in the other order, and where the optimizer is behind, the next forward
-  // then begins while what it needs last is still updated.
+  // What is pulled first comes first: gradients come in the other order, and where the optimizer is behind, the next
+  // forward then begins while what it needs last is still updated.
   void Push(const TaskName& name, std::function<void()> task) {
     queue_.Push(name.blob.value(), [this, name, task = std::move(task)] {
       if (stopped_) return;
@@ -410,15 +413,16 @@ class UpdateEngineImpl final : public UpdateEngine {
     std::optional<ChunkGradient> whole = unread_rows_.End(chunk);
     if (whole.has_value()) PushEager(blob, chunk, *std::move(whole));
   }
-  // Whether what is updated early saves more at the step's end than it costs there: contributions are read once more for the
-  // rest, and the embedding's to see that they are zero. There are as many of these as of the head's, or one.
+  // Whether what is updated early saves more at the step's end than it costs there: contributions are read once more
+  // for the rest, and the embedding's to see that they are zero. There are as many of these as of the head's, or one.
   bool PaysEarly(const ChunkState& state, const ChunkGradient& of_head, int64_t num_unread) const {
     const int64_t num_rest = state.num_elems - num_unread;
     const int64_t head = GradientBytes(of_head, 1);
     const int64_t embedding = std::max<int64_t>(head, SizeOf(run_.precision.gradients));
     return StateBytes(state, num_unread) > num_rest * (head + embedding) + num_unread * embedding;
   }
-  // Then, with the whole gradient, the others. The squares are those of all rows, in their order. False: the run has failed.
+  // Then, with the whole gradient, the others. The squares are those of all rows, in their order. False: the run has
+  // failed.
   bool UpdateRest(StepId step, int64_t chunk, const ChunkGradient& gradient, const UpdateScalars& scalars,
                   const RowsRead& rows, double* squares) {
     const BlobId blob = table_->blob;
@@ -451,9 +455,12 @@ class UpdateEngineImpl final : public UpdateEngine {
     state.kept[chunk] = std::move(gradient);
     if (++state.gathered < model_.blob(blob).num_chunks()) return;
     const double scale = ClipScale(run_.optimizer, std::sqrt(state.Squares()));
-    scale_ = std::min(scale_, scale);
     SetScale(blob, scale);
-    has_trust_ratios_ ? PushMeasures(blob) : MakeReady(blob);
+    if (has_trust_ratios_) {
+      PushMeasures(blob);
+    } else {
+      MakeReady(blob);
+    }
   }
 
   // LAMB, whose scale is known from the start: the gradient's norm, and that of the step.
@@ -624,7 +631,8 @@ class UpdateEngineImpl final : public UpdateEngine {
     return is_last ? std::exchange(kept, {}) : kept;
   }
 
-  // The last pass, where it is not the only one. Contributions are given back without the lock, and before the blob is told.
+  // The last pass, where it is not the only one. Contributions are given back without the lock, and before the blob is
+  // told.
   void UpdateGathered(StepId step, BlobId blob, int64_t chunk, const UpdateScalars& scalars) {
     Update(step, blob, chunk, Gathered(blob, chunk, /*is_last=*/true), scalars, nullptr);
     ShowUpdated(step, blob, chunk);
@@ -696,7 +704,6 @@ class UpdateEngineImpl final : public UpdateEngine {
       }
       update = {.step = step_,
                 .gradient_norm = Norm(),
-                .scale = scale_,
                 .learning_rate = learning_rate_,
                 .held_seconds = step_held_seconds_,
                 .skipped = skipped_,
@@ -724,8 +731,9 @@ class UpdateEngineImpl final : public UpdateEngine {
       MutexLock lock(mu_);
       step = step_.value();
     }
-    on_failure_(absl::OutOfRangeError(absl::StrCat(
-        "step ", step, ": the gradient of ", DescribeNonFinite(model_.blob(blob), chunk, gradient), " is not finite")));
+    on_failure_(absl::OutOfRangeError(
+        absl::StrCat("step ", step, ": the gradient of ", DescribeNonFinite(model_.blob(blob), chunk, gradient),
+                     " is not finite; lower optimizer.schedule.peak, or warm up longer")));
   }
 
   void FailNonzero(StepId step, int64_t chunk, const NonzeroValue& wrong) {

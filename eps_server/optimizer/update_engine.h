@@ -27,7 +27,6 @@ namespace eps::server {
 struct StepUpdate {
   StepId step;
   double gradient_norm = 0;  // of the step's mean gradient, unscaled, before clipping; may be not finite
-  double scale = 1;          // that clipping multiplied the gradient with; PER_BLOB: the smallest
   double learning_rate = 0;
   double held_seconds = 0;  // in which an update could have run, but for HoldUpdates
   bool skipped = false;     // the gradient was not finite: weights and moments are unchanged
@@ -50,18 +49,19 @@ struct UpdateCounts {
 // (RunConfig::layer_drop) take their version over unchanged as soon as it is open, and are in no norm.
 //
 // Eager (no clipping, PER_BLOB, LAGGED): a chunk (PER_BLOB, LAMB: a blob) is updated as soon as its
-// gradient is in, after a pass for the norms of each; of several that wait the one that is pulled first comes first. Rows of
-// the token table that no token of the step reads do not wait for the embedding's gradient (unread_rows.h). A gradient that
-// is not finite ends the run: on_failure names step, layer and vnode. Deferred (EXACT; FP16, which scales the loss): a
-// chunk's gradient is summed into a buffer of 4 bytes per parameter as soon as it is in; once all are, the global norm is
-// known and blobs are updated in pull order, by the gradient divided by the step's loss scale. A step with a gradient that
-// is not finite is skipped whole.
+// gradient is in, after a pass for the norms of each; of several that wait the one that is pulled first comes first.
+// Rows of the token table that no token of the step reads do not wait for the embedding's gradient (unread_rows.h). A
+// gradient that is not finite ends the run: on_failure names step, layer and vnode. Deferred (EXACT; FP16, which scales
+// the loss): a chunk's gradient is summed into a buffer of 4 bytes per parameter as soon as it is in; once all are, the
+// global norm is known and blobs are updated in pull order, by the gradient divided by the step's loss scale. A step
+// with a gradient that is not finite is skipped whole.
 //
-// Bits: norms are sums of squares in fp64: 16 logical lanes, lanes in order, (LAMB: a chunk's part of a tensor,) chunks in
-// order, blobs in order. Nothing depends on threads, arrival or vector width. Optimizer step: bias corrections
-// count the updates that the blob had, without skipped steps, as PyTorch's AMP does, and without those that dropped it,
-// as PyTorch does for a parameter without a gradient; the learning rate follows the step. Threads: all methods are safe
-// and return at once. Callbacks come without a lock, from the engine's threads.
+// Bits: norms are sums of squares in fp64: 16 logical lanes, lanes in order, (LAMB: a chunk's part of a tensor,) chunks
+// in order, blobs in order. Nothing depends on threads, arrival or vector width. Optimizer step: bias corrections count
+// the updates that the blob had, without skipped steps, as PyTorch's AMP does, and without those that dropped it, as
+// PyTorch does for a parameter without a gradient; the learning rate follows the step.
+//
+// Threads: all methods are safe and return at once. Callbacks come without a lock, from the engine's threads.
 class UpdateEngine {
  public:
   struct Options {
@@ -92,25 +92,27 @@ class UpdateEngine {
   // Waits for what is running; what is queued is dropped.
   virtual ~UpdateEngine() = default;
 
-  // The step is open: nobody reads the version before `step`'s any more, and blobs that it drops go on. Needed of every step
-  // where some are dropped, or whose `rows` are known, before its gradients come.
+  // The step is open: nobody reads the version before `step`'s any more, and blobs that it drops go on. Needed of every
+  // step where some are dropped, or whose `rows` are known, before its gradients come.
   // rows: of the token table, those that the step's tokens read; null: not known. The others are updated before the
   // embedding's gradient is there (RunConfig::updates_unread_rows_early); where that is not zero in them, the run ends.
   virtual void OpenStep(StepId step, std::shared_ptr<const RowsRead> rows = nullptr) = 0;
-  // Nobody reads the version of `step` any more, as no part of it is run again. Deferred updates that overwrite it
-  // (precision.wire_versions: 1) begin then, be all gradients in before: of each step.
+  // No part of `step` will be run again, so nobody reads its version any more. With precision.wire_versions: 1 deferred
+  // updates overwrite that version: they begin when all of the step's gradients are in and this was called, whichever
+  // comes last. Call it once for each step, in order.
   virtual void EndReads(StepId step) = 0;
   // The gradient of a chunk is complete. Chunks of a step wait until the step before is made.
   virtual void Submit(StepId step, BlobId blob, int64_t chunk, ChunkGradient gradient) = 0;
-  // What every use of a chunk but the first gives is complete. Does something only before the chunk's Submit, and no harm
-  // after it. Its operands must live until the gradient of that Submit is destroyed.
+  // What every use of a chunk but the first gives is complete. Does something only before the chunk's Submit, and no
+  // harm after it. Its operands must live until the gradient of that Submit is destroyed.
   virtual void SubmitLaterUses(StepId step, BlobId blob, int64_t chunk, ChunkGradient gradient) = 0;
 
   // Blobs at `version` are not updated to version + 1 before ReleaseUpdate; call before gradients
   // of step `version` come.
   virtual void HoldUpdates(Version version) = 0;
-  // The same for a step whose gradients may have come: false, and nothing is held, once an update of that step has begun
-  // or the step is made, so that `version` is whole no more. A blob that the step drops is whole in both, for a checkpoint.
+  // The same for a step whose gradients may have come: false, and nothing is held, once an update of that step has
+  // begun or the step is made, so that `version` is whole no more. A blob that the step drops is whole in both, for a
+  // checkpoint.
   virtual bool TryHoldUpdates(Version version) = 0;
   virtual void ReleaseUpdate(BlobId blob, Version version) = 0;
   // What gradients of `step`, the one being made or a later one, are to be multiplied by; nullopt as long as it depends

@@ -10,8 +10,8 @@
 
 namespace eps::server {
 
-// Which blobs may not be updated from which version, as a checkpoint is still to copy it, and how long updates have waited
-// for nothing else.
+// Which blobs may not be updated from which version, as a checkpoint is still to copy it, and how long updates have
+// waited for nothing else.
 //
 // Threads: none of its own; the owner guards it.
 class UpdateHold {
@@ -28,7 +28,6 @@ class UpdateHold {
     if (waiting_.empty()) begin_ = now;
     waiting_.insert(blob);
   }
-  bool any_waits() const { return !waiting_.empty(); }
 
   // From the first update that waited to the last one that went on.
   struct Wait {

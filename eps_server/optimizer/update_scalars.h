@@ -29,8 +29,8 @@ struct GroupScalars {
 //
 // Adam: the same with keep = 1, and g += decay p before all.
 //
-// LAMB (arXiv:1904.00962, algorithm 2): the same, with a learning rate that is multiplied by the tensor's trust ratio |p| / |u|,
-// where u = inv_bias1 * m / (sqrt(v) * inv_sqrt_bias2 + eps) + decay p.
+// LAMB (arXiv:1904.00962, algorithm 2): the same, with a learning rate that is multiplied by the tensor's trust ratio
+// |p| / |u|, where u = inv_bias1 * m / (sqrt(v) * inv_sqrt_bias2 + eps) + decay p.
 //
 // SGD: g += decay p;  b = momentum b + g;  p -= step_size * b  (without momentum: g for b)
 //
@@ -38,7 +38,8 @@ struct GroupScalars {
 //
 //   p *= keep          p -= step_size * sign(beta1 m + (1 - beta1) g)          m = beta2 m + (1 - beta2) g
 //
-// p is made of the moments as they are computed; what is kept of them is rounded, if they are not fp32 (moment_rounding.h).
+// p is made of the moments as they are computed; what is kept of them is rounded, if they are not fp32
+// (moment_rounding.h).
 struct UpdateScalars {
   OptimizerRule rule = OptimizerRule::kAdamW;
   float gradient_scale = 1;  // of clipping, over the loss scale

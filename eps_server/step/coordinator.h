@@ -34,17 +34,17 @@ namespace eps::server {
 // (the commit), when a checkpoint is taken, and what happens when a worker is lost. The only class
 // that the service talks to for control; gradients go to aggregator().
 //
-// The gate: version s + 1 of the first layer's blobs is published only when every contribution and
-// every record of step s is in; so is that of frozen blobs, wherever they are, which nobody makes. Every other blob is
-// published when it is made. A step commits when
-// every blob is at s + 1 and every record is in. The next step may be open by then. A worker that
-// is lost gives its vnodes whose record or contributions are not all in to the ready ones, in the
-// same step. Workers may be in groups, which push sums of all their vnodes: when one is over, the
-// vnodes of all its members are given out anew, to each alone, and the next step forms a new one.
+// The gate: version s + 1 of the first layer's blobs, and of every frozen blob, is published only when all
+// contributions and records of step s are in. Every other blob is published as soon as it is made. A step commits when
+// every blob is at s + 1 and every record is in; the next step may be open by then.
 //
-// A version that is due is evaluated once its step is committed, by every worker alone, and the next step begins when that
-// is done: nobody reads weights of a version that is being replaced. In a resumed run that holds for the version that it
-// begins with, too.
+// A worker that is lost gives its vnodes whose record or contributions are not all in to the ready ones, in the same
+// step. Workers may be in groups, which push sums of all their vnodes: when one is over, the vnodes of all its members
+// are given out anew, to each alone, and the next step forms a new one.
+//
+// A version that is due is evaluated once its step is committed, by every worker alone, and the next step begins when
+// that is done: nobody reads weights of a version that is being replaced. In a resumed run that holds for the version
+// that it begins with, too.
 //
 // Threads: all methods are safe. Decisions are made by one thread of its own, which also calls
 // channels and observers.
@@ -69,9 +69,9 @@ class Coordinator {
     int64_t most_steps = 0;    // the run ends when so many are committed, if it has more; 0: no such end
     MonotonicClock clock = SteadyClock();
   };
-  // Publishes resume.version of every blob and starts. A run that is done already is kFinished at
-  // once. Errors: UpdateEngine's and Aggregator's · INVALID_ARGUMENT expected_workers or lease not
-  // positive
+  // Publishes resume.version of every blob and starts. A run that is done already is kFinished at once.
+  // Errors: INVALID_ARGUMENT expected_workers, lease or threads not positive; relay.device_models: ONE, and the run was
+  //         computed with several · DATA_LOSS state.updates does not fit the model · UpdateEngine's and Aggregator's
   static absl::StatusOr<std::unique_ptr<Coordinator>> Create(Options options);
   virtual ~Coordinator() = default;
 
@@ -97,10 +97,9 @@ class Coordinator {
   virtual absl::StatusOr<Choices> OfferChoices(WorkerId worker, Choices offered) = 0;
   // It can run. The first assignment follows.
   virtual absl::Status Ready(WorkerId worker, WorkerMemory memory) = 0;
-  // An assignment of `step` was computed. Records already counted are dropped, those of an older
-  // step too. Errors: INVALID_ARGUMENT naming the field: a future step, a vnode that is not this
-  // worker's, counted_tokens other
-  //   than the daemon's
+  // An assignment of `step` was computed. Records already counted are dropped, those of an older step too.
+  // Errors: INVALID_ARGUMENT naming the field: a future step, a vnode that is not this worker's, counted_tokens other
+  //         than the daemon's, more correct tokens than counted
   virtual absl::Status PassDone(WorkerId worker, StepId step, std::vector<VnodeRecord> records, PassTiming timing) = 0;
   // The same of an assignment with an evaluation_round. Errors: Evaluation::AddRecords's
   virtual absl::Status EvaluationDone(WorkerId worker, Version version, int64_t round, std::vector<VnodeRecord> records,
@@ -124,8 +123,8 @@ class Coordinator {
   // its path when it is on disk. Errors: FAILED_PRECONDITION the run has failed · those of
   // Checkpointer::Write
   virtual void RequestCheckpoint(std::function<void(absl::StatusOr<std::string>)> done) = 0;
-  // Ends the run after the step in progress, or the round of an evaluation in progress, of which nothing is reported then,
-  // with a checkpoint; returns how many steps are committed then. With nobody left
+  // Ends the run after the step in progress, or the round of an evaluation in progress, of which nothing is reported
+  // then, with a checkpoint; returns how many steps are committed then. With nobody left
   // to finish that step the run ends before it, as long as no weight was updated in it (where updates are deferred, not
   // before all its gradients are in).
   // Errors: FAILED_PRECONDITION one was: the run fails, and the newest checkpoint stands

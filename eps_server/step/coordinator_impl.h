@@ -131,8 +131,9 @@ class CoordinatorImpl final : public Coordinator {
   absl::Status CountPass(WorkerId worker, PassTiming timing) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   bool SkipsNonfinite() const { return run_.defers_updates(); }
   void ExpireLeases(Actions& actions) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // Those that asked to leave go once all of the step, or of the evaluation's round, that they have a part in is in. Until
-  // then the others may die, and nobody else finishes it: of a step in which weights were updated no checkpoint can be made.
+  // Those that asked to leave go once all of the step, or of the evaluation's round, that they have a part in is in.
+  // Until then the others may die, and nobody else finishes it: of a step in which weights were updated no checkpoint
+  // can be made.
   void ReleaseLeaving(Actions& actions) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // These return how many vnodes others must run again. Lose also forgets the worker.
   int Lose(WorkerId worker) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
@@ -170,7 +171,8 @@ class CoordinatorImpl final : public Coordinator {
   void EndBeforeStep(absl::Status why) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Of the step in progress: each record and contribution.
   bool IsAllIn() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // Stopped, and nobody is left to finish the step in progress: the run ends before it, unless weights were updated in it.
+  // Stopped, and nobody is left to finish the step in progress: the run ends before it, unless weights were updated in
+  // it.
   void EndWithoutWorkers() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   // ---- evaluation: no step is in progress, and all are committed ----

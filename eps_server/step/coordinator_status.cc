@@ -95,7 +95,8 @@ void CoordinatorImpl::FillStatus(RunStatus& status) const {
 
 RunPhase CoordinatorImpl::Phase() const {
   if (!failure_.ok()) return RunPhase::kFailed;
-  // Who watches takes a daemon that is gone after this for one that has done its work: not one that was told to end before.
+  // Who watches takes a daemon that is gone after this for one that has done its work: not one that was told to end
+  // before.
   if (over_ && step_.value() >= run_.steps) return RunPhase::kFinished;
   if (!over_ && !stop_requested_ && EvaluationComesFirst() && members_.num_ready() == 0) {
     return RunPhase::kWaitingForWorkers;  // of the last step, too

@@ -127,9 +127,12 @@ absl::Status CoordinatorImpl::PassDone(WorkerId worker, StepId step, std::vector
   MutexLock lock(mu_);
   EPS_RETURN_IF_ERROR(members_.Renew(worker, clock_()));
   if (over_ || members_.IsLetGo(worker)) return absl::OkStatus();
-  if (step > step_ || (step == step_ && ledger() == nullptr) || step.value() < 0) {
+  if (step > step_ || step.value() < 0) {
     return absl::InvalidArgumentError(
-        absl::StrCat("pass_done.step: ", step.value(), ", the step in progress is ", step_.value()));
+        absl::StrCat("pass_done.step: ", step.value(), ", must be 0 to ", step_.value(), ", the step in progress"));
+  }
+  if (step == step_ && ledger() == nullptr) {
+    return absl::InvalidArgumentError(absl::StrCat("pass_done.step: ", step.value(), ", which has not begun"));
   }
   if (step == step_) {
     EPS_RETURN_IF_ERROR(ledger()->AddRecords(worker, records));
@@ -137,7 +140,8 @@ absl::Status CoordinatorImpl::PassDone(WorkerId worker, StepId step, std::vector
     balancer_.OnPass(worker, timing.OwnSeconds() / ShareOfLayers(step));
     if (const std::optional<int> vnode = ledger()->NonfiniteVnode(); vnode && !SkipsNonfinite()) {
       FailLocked(
-          absl::OutOfRangeError(absl::StrCat("step ", step.value(), ": the loss of vnode ", *vnode, " is not finite")));
+          absl::OutOfRangeError(absl::StrCat("step ", step.value(), ": the loss of vnode ", *vnode,
+                                             " is not finite; lower optimizer.schedule.peak, or warm up longer")));
     }
   }
   return CountPass(worker, std::move(timing));

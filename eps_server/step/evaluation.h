@@ -17,9 +17,9 @@
 
 namespace eps::server {
 
-// Where the evaluation of a version stands: its rounds are read, given out and added up, one after the other. Each is cut
-// into vnodes as a step is, so that the result is the same for any number of workers. Decides nothing: the owner says when
-// it begins, and who computes what.
+// Where the evaluation of a version stands: its rounds are read, given out and added up, one after the other. Each is
+// cut into vnodes as a step is, so that the result is the same for any number of workers. Decides nothing: the owner
+// says when it begins, and who computes what.
 //
 // Threads: none of its own; the owner guards it. Time is passed in.
 class Evaluation {

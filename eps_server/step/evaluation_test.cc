@@ -109,7 +109,7 @@ TEST(EvaluationTest, LateRecordsAreDroppedAndThoseOfARoundThatWasNotGivenOutRefu
   EXPECT_THAT(evaluation.AddRecords(worker, Version(5), 0, both), refused);
   EXPECT_THAT(evaluation.AddRecords(worker, Version(4), -1, both), refused);
   EXPECT_THAT(evaluation.AddRecords(worker, Version(4), 0, {Record(0, 1, 3)}),
-              StatusIs(absl::StatusCode::kInvalidArgument, "record.correct"));
+              StatusIs(absl::StatusCode::kInvalidArgument, "pass_done.records.correct"));
   ASSERT_OK(evaluation.AddRecords(worker, Version(4), 0, both));
   ASSERT_TRUE(evaluation.FinishRound());
   EXPECT_OK(evaluation.AddRecords(worker, Version(4), 0, both));

@@ -49,12 +49,12 @@ struct RunStatus {
   int64_t steps = 0;  // of the whole run
   double loss = 0;    // of the last committed step; 0 before the first
   double learning_rate = 0;
-  double gradient_norm = -1;     // -1: none yet, or not finite
-  double tokens_per_second = 0;  // over the last steps
+  double gradient_norm = -1;          // -1: none yet, or not finite
+  double tokens_per_second = 0;       // over the last steps
   double model_flops_per_second = 0;  // of the same
-  double eta_seconds = -1;       // -1: unknown
-  double seconds = 0;            // training time of this sitting
-  int64_t tokens = 0;            // over all sittings
+  double eta_seconds = -1;            // -1: unknown
+  double seconds = 0;                 // training time of this sitting
+  int64_t tokens = 0;                 // over all sittings
   int64_t parameters = 0;
   int64_t model_state_bytes = 0;  // Store's sizes
   int64_t hold_bytes = 0;         // of summed gradients: EXACT clipping, FP16
@@ -86,7 +86,7 @@ struct RunStatus {
   // Of each blob, in pull order: whether its version for the step after the one in progress is there.
   std::vector<bool> blobs_updated;
   int64_t num_blobs_pending() const { return std::count(blobs_updated.begin(), blobs_updated.end(), false); }
-  int64_t waiting_offers = 0;                   // contributions that wait for room in the window
+  int64_t waiting_offers = 0;  // contributions that wait for room in the window
   double lease_seconds = 0;
   RunCounts counts;
   std::vector<double> loss_curve;  // at most LossCurve::kMaxPoints, of this sitting and those before

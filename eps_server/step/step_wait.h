@@ -14,10 +14,10 @@ namespace eps::server {
 struct StepWait {
   StepId step;
   double seconds = 0;
-  absl::string_view cause;                      // "data", "no_worker", "compute", "push", "update", "checkpoint"
+  absl::string_view cause;  // "data", "no_worker", "compute", "push", "update", "checkpoint"
   // Not finished, by worker; WorkerId() is nobody. Of "compute", in training, those that are furthest behind.
   std::map<WorkerId, std::vector<int>> vnodes;
-  std::vector<std::string> blobs;               // not complete, by name
+  std::vector<std::string> blobs;  // not complete, by name
 };
 
 // "step_waits step=41 cause=compute waited_seconds=12.5 worker_vnodes=2:{4,5} blobs=wte,h.0"; worker 0 is nobody, and

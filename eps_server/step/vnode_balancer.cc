@@ -24,7 +24,8 @@ double LongestPass(absl::Span<const int> counts, absl::Span<const double> costs)
 std::vector<int> CountsByCost(int num_vnodes, absl::Span<const double> costs, int least) {
   const int num_workers = static_cast<int>(costs.size());
   std::vector<int> counts(costs.size(), num_vnodes >= num_workers * least ? least : 0);
-  // When each would be done with one more. It goes to who is done first: nobody else's turn would end the whole earlier.
+  // When each would be done with one more. It goes to who is done first: nobody else's turn would end the whole
+  // earlier.
   struct Next {
     double done = 0;
     size_t worker = 0;

@@ -11,21 +11,21 @@
 
 namespace eps::server {
 
-// How many of `num_vnodes` each of several workers gets, so that the last of them is done as early as can be, where a vnode
-// takes worker i costs[i] > 0. Each gets `least`, where there are vnodes enough. Of equals the later ones get more.
-// Takes num_vnodes * log(workers).
+// How many of `num_vnodes` each of several workers gets, so that the last of them is done as early as can be, where a
+// vnode takes worker i costs[i] > 0. Each gets `least`, where there are vnodes enough. Of equals the later ones get
+// more. Takes num_vnodes * log(workers).
 std::vector<int> CountsByCost(int num_vnodes, absl::Span<const double> costs, int least);
 
-// How many vnodes of a step each worker computes: as many for all at first, then such that all are done at about the same
-// time, as different devices want it. No bit depends on it. VirtualFlow's heterogeneous training (arXiv 2009.09523) solves
-// the same offline, for each type of GPU; here the steps of the run are what is measured, so that a device that others slow
-// down counts too.
+// How many vnodes of a step each worker computes: as many for all at first, then such that all are done at about the
+// same time, as different devices want it. No bit depends on it. VirtualFlow's heterogeneous training (arXiv
+// 2009.09523) solves the same offline, for each type of GPU; here the steps of the run are what is measured, so that a
+// device that others slow down counts too.
 //
-// Every kWindow steps give medians: what a vnode takes each worker, and what the step takes. Where other counts promise a
-// step shorter by kWorthwhile they are tried for as many steps, and stay if it did get shorter: what seems a worker's own
-// speed may be a limit that all share. Otherwise the counts of before come back, and a window passes before the next trial,
-// then two, four and so on, until one is kept or the workers change. Where there are more vnodes than workers each
-// keeps one, by which it is measured; else the counts are even, and nothing is.
+// Every kWindow steps give medians: what a vnode takes each worker, and what the step takes. Where other counts promise
+// a step shorter by kWorthwhile they are tried for as many steps, and stay if it did get shorter: what seems a worker's
+// own speed may be a limit that all share. Otherwise the counts of before come back, and a window passes before the
+// next trial, then two, four and so on, until one is kept or the workers change. Where there are more vnodes than
+// workers each keeps one, by which it is measured; else the counts are even, and nothing is.
 //
 // Threads: none of its own; the owner guards it.
 class VnodeBalancer {
@@ -66,8 +66,8 @@ class VnodeBalancer {
     WorkerId slow_worker;
     bool changes_counts() const { return kind == Kind::kTried || kind == Kind::kTakenBack; }
   };
-  // All of the step is in, so many seconds after it began. Of a step that leaves layers out, give what a whole one would
-  // take, as of its passes: what is compared is then the same work.
+  // All of the step is in, so many seconds after it began. Of a step that leaves layers out, give what a whole one
+  // would take, as of its passes: what is compared is then the same work.
   std::optional<Decision> EndStep(double seconds);
 
  private:

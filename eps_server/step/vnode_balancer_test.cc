@@ -59,8 +59,8 @@ TEST(CountsByCostTest, OfEqualsTheLaterOnesGetMore) {
 
 // ---- VnodeBalancer ----
 
-// Workers whose pass takes vnodes times what each takes them, and steps that take what the slowest pass does and no less than
-// `shared`.
+// Workers whose pass takes vnodes times what each takes them, and steps that take what the slowest pass does and no
+// less than `shared`.
 struct Simulation {
   explicit Simulation(int num_vnodes) : vnodes(num_vnodes), balancer(num_vnodes) {}
 

@@ -112,20 +112,22 @@ std::map<WorkerId, std::vector<int>> VnodeLedger::HoldersOf(const std::vector<bo
 
 absl::Status VnodeLedger::Check(WorkerId worker, const VnodeRecord& record) const {
   if (record.vnode < 0 || static_cast<size_t>(record.vnode) >= vnodes_.size()) {
-    return absl::InvalidArgumentError(absl::StrCat("record.vnode: ", record.vnode, ", there are ", vnodes_.size()));
+    return absl::InvalidArgumentError(
+        absl::StrCat("pass_done.records.vnode: ", record.vnode, ", must be 0 to ", vnodes_.size() - 1));
   }
   const Entry& entry = vnodes_[record.vnode];
   if (entry.holder != worker && entry.holder_in_lost_group != worker) {
     return absl::InvalidArgumentError(
-        absl::StrCat("record.vnode: ", record.vnode, " was not assigned to worker ", worker.value()));
+        absl::StrCat("pass_done.records.vnode: ", record.vnode, " was not assigned to worker ", worker.value()));
   }
   if (record.counted_tokens != entry.counted_tokens) {
-    return absl::InvalidArgumentError(absl::StrCat("record.counted_tokens: ", record.counted_tokens, ", vnode ",
-                                                   record.vnode, " has ", entry.counted_tokens));
+    return absl::InvalidArgumentError(absl::StrCat("pass_done.records.counted_tokens: ", record.counted_tokens,
+                                                   ", vnode ", record.vnode, " has ", entry.counted_tokens));
   }
   if (record.correct < 0 || record.correct > record.counted_tokens) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("record.correct: ", record.correct, ", vnode ", record.vnode, " counts ", record.counted_tokens));
+    return absl::InvalidArgumentError(absl::StrCat("pass_done.records.correct: ", record.correct, ", must be 0 to ",
+                                                   record.counted_tokens, ", as many as vnode ", record.vnode,
+                                                   " counts"));
   }
   return absl::OkStatus();
 }

@@ -50,8 +50,8 @@ class VnodeLedger {
   // `worker` holds a vnode whose record has not come.
   bool IsRunning(WorkerId worker) const;
 
-  // Counts each record once. All are checked before the first is counted. A member of a group that is over meanwhile may
-  // still say what it has computed: it is what anybody else will say.
+  // Counts each record once. All are checked before the first is counted. A member of a group that is over meanwhile
+  // may still say what it has computed: it is what anybody else will say.
   // Errors: INVALID_ARGUMENT naming the field: no such vnode, one that is not `worker`'s, other
   // counted_tokens, more correct ones than those
   absl::Status AddRecords(WorkerId worker, absl::Span<const VnodeRecord> records);

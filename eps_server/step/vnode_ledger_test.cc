@@ -126,13 +126,13 @@ TEST(VnodeLedgerTest, BadRecordsNameTheFieldAndCountNothing) {
   VnodeRecord tokens = Record(1, 1);
   tokens.counted_tokens = 9;
   EXPECT_THAT(ledger.AddRecords(kA, {Record(0, 1), Record(4, 1)}),
-              StatusIs(absl::StatusCode::kInvalidArgument, "record.vnode: 4"));
+              StatusIs(absl::StatusCode::kInvalidArgument, "pass_done.records.vnode: 4"));
   EXPECT_THAT(ledger.AddRecords(kA, {Record(0, 1), Record(-1, 1)}),
-              StatusIs(absl::StatusCode::kInvalidArgument, "record.vnode: -1"));
+              StatusIs(absl::StatusCode::kInvalidArgument, "pass_done.records.vnode: -1"));
   EXPECT_THAT(ledger.AddRecords(kA, {Record(0, 1), Record(2, 1)}),
               StatusIs(absl::StatusCode::kInvalidArgument, "not assigned to worker 1"));
   EXPECT_THAT(ledger.AddRecords(kA, {Record(0, 1), tokens}),
-              StatusIs(absl::StatusCode::kInvalidArgument, "record.counted_tokens: 9, vnode 1 has 2"));
+              StatusIs(absl::StatusCode::kInvalidArgument, "pass_done.records.counted_tokens: 9, vnode 1 has 2"));
   EXPECT_OK(ledger.AddRecords(kB, {Record(2, 1), Record(3, 1)}));
   EXPECT_OK(ledger.AddRecords(kA, {Record(1, 1)}));
   EXPECT_FALSE(ledger.AllRecordsIn());  // vnode 0 was never counted

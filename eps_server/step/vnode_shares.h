@@ -18,9 +18,10 @@ struct VnodeShare {
   std::optional<GroupVnodes> group;
 };
 
-// Shares `vnodes` (rising) out among `workers` (rising, at least one), in ranges of `counts` (by worker, together all of
-// them), or, if that is empty, that differ by one at most. The members of a group, who take no counts, get neighbouring
-// ranges, so that what it sums are large subtrees; a group of which a member gets nothing goes without: each of it alone.
+// Shares `vnodes` (rising) out among `workers` (rising, at least one), in ranges of `counts` (by worker, together all
+// of them), or, if that is empty, that differ by one at most. The members of a group, who take no counts, get
+// neighbouring ranges, so that what it sums are large subtrees; a group of which a member gets nothing goes without:
+// each of it alone.
 std::vector<VnodeShare> ShareVnodes(absl::Span<const int> vnodes, absl::Span<const WorkerId> workers,
                                     absl::Span<const Groups::Formed> groups, absl::Span<const int> counts = {});
 

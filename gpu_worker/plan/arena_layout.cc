@@ -68,6 +68,30 @@ int64_t WeightsBytes(const PlanRequest& request) {
   return (model.num_elems() + model.num_trainable_elems()) * SizeOf(request.run->precision.wire);
 }
 
+// What the plan takes of the worker's host memory.
+void AddHostBytes(const PlanRequest& request, const PlanNeeds& needs, const PlanChoice& choice, RelayPlan& plan) {
+  const int64_t staying = choice.boundary_slots - RelayPlan::LeastBoundarySlots(choice.depth_first_blocks);
+  plan.host_boundary_slots = std::max<int64_t>(0, needs.waiting_boundaries(choice.depth_first_blocks) - staying);
+  if (choice.boundary_slots >= needs.most_boundary_slots(choice.depth_first_blocks)) plan.host_boundary_slots = 0;
+  plan.host_boundary_bytes = plan.host_boundary_slots * needs.boundary_bytes;
+  plan.host_inner_bytes = choice.swapped_inner * needs.inner_slot_bytes();
+  int64_t trainable_elems = 0;
+  for (const LayerSpec& layer : request.model->layers) trainable_elems += layer.trainable_elems;
+  // Each vnode's gradient as a leaf of its own. Sums take no more.
+  const int64_t all_pushes_bytes = trainable_elems * needs.num_vnodes * SizeOf(needs.gradients);
+  const int64_t two_pushes_bytes =
+      2 * RoundUp(needs.push_elems * SizeOf(PushDtype(needs, choice.gradient_slots)), kArenaAlignBytes);
+  plan.host_push_bytes =
+      std::min(two_pushes_bytes + needs.pushes_at_once_bytes(choice.depth_first_blocks), all_pushes_bytes);
+  if (needs.num_vnodes > 1) plan.host_redo_push_bytes = all_pushes_bytes;
+  // There through every layer, and back through the blocks that have a backward and the embedding.
+  plan.host_pass_bytes = (needs.num_layers + needs.backward_blocks + 1) * needs.items * kTurnBytes;
+  if (request.kernels.pins_host_memory) {
+    plan.host_pinned_bytes =
+        plan.host_boundary_bytes + plan.host_inner_bytes + plan.host_push_bytes + WeightsBytes(request);
+  }
+}
+
 }  // namespace
 
 absl::Status CheckPass(const PlanRequest& request) {
@@ -229,27 +253,7 @@ RelayPlan LayArena(const PlanRequest& request, const PlanNeeds& needs, const Pla
   plan.rotary_table = arena.Take(needs.rotary_bytes);
   plan.records = arena.Take(plan.GroupFlagsOffset(needs.forms_groups() ? RelayPlan::kGroupFlagTurns : 0));
   plan.arena_bytes = arena.end_bytes();
-
-  const int64_t staying = choice.boundary_slots - RelayPlan::LeastBoundarySlots(choice.depth_first_blocks);
-  plan.host_boundary_slots = std::max<int64_t>(0, needs.waiting_boundaries(choice.depth_first_blocks) - staying);
-  if (choice.boundary_slots >= needs.most_boundary_slots(choice.depth_first_blocks)) plan.host_boundary_slots = 0;
-  plan.host_boundary_bytes = plan.host_boundary_slots * needs.boundary_bytes;
-  plan.host_inner_bytes = choice.swapped_inner * needs.inner_slot_bytes();
-  int64_t trainable_elems = 0;
-  for (const LayerSpec& layer : request.model->layers) trainable_elems += layer.trainable_elems;
-  // Each vnode's gradient as a leaf of its own. Sums take no more.
-  const int64_t all_pushes_bytes = trainable_elems * needs.num_vnodes * SizeOf(needs.gradients);
-  const int64_t two_pushes_bytes =
-      2 * RoundUp(needs.push_elems * SizeOf(PushDtype(needs, choice.gradient_slots)), kArenaAlignBytes);
-  plan.host_push_bytes =
-      std::min(two_pushes_bytes + needs.pushes_at_once_bytes(choice.depth_first_blocks), all_pushes_bytes);
-  if (needs.num_vnodes > 1) plan.host_redo_push_bytes = all_pushes_bytes;
-  // There through every layer, and back through the blocks that have a backward and the embedding.
-  plan.host_pass_bytes = (needs.num_layers + needs.backward_blocks + 1) * needs.items * kTurnBytes;
-  if (request.kernels.pins_host_memory) {
-    plan.host_pinned_bytes =
-        plan.host_boundary_bytes + plan.host_inner_bytes + plan.host_push_bytes + WeightsBytes(request);
-  }
+  AddHostBytes(request, needs, choice, plan);
   return plan;
 }
 

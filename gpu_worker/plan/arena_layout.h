@@ -24,15 +24,16 @@ struct PlanRequest {
   const RunConfig* run = nullptr;
   KernelSizes kernels;
   int64_t cap_bytes = 0;    // 0: as much as the plan can use
-  int max_pass_vnodes = 0;  // 0: all of the run's
-  // Of the groups that this worker may be a member of, at most; less than two: of none. With the room for one in the
-  // arena, it can still go alone.
+  int max_pass_vnodes = 0;  // 0: all of the run's. No shipped program limits it; tests do
+  // Members of the largest group that this worker may join; 0 or 1: it joins none. Else the arena has room for one, and
+  // the worker can still run a step alone.
   int max_group_members = 0;
-  // Of the worker's host memory, for boundaries and for what is swapped of inner activations, at most. 0: what boundaries
-  // need, and inner activations are swapped only where the run says SWAP.
+  // The most host memory for stashed activations. 0: boundaries take what they need, and inner activations are swapped
+  // only with relay.inner: SWAP.
   int64_t host_stash_bytes = 0;
   const Profile* profile = nullptr;  // of the machine; null: NominalProfile of a cpu
   LinkKind link = LinkKind::kInPlace;
+  bool suggests = true;  // where the cap is too small, the refusal names what the run would need less with
 };
 
 // Errors: INVALID_ARGUMENT a pass beyond all measure, by field
@@ -65,7 +66,8 @@ struct PlanNeeds {
   int64_t boundaries() const { return (num_layers - 1) * items; }
   // Those that wait for something: what a block that is depth first gives goes straight on.
   int64_t waiting_boundaries(int64_t depth_first_blocks) const { return boundaries() - depth_first_blocks * items; }
-  // A gradient takes the place of the input that the turn before has read. No fewer than the least, which every pass uses.
+  // A gradient takes the place of the input that the turn before has read. No fewer than the least, which every pass
+  // uses.
   int64_t most_boundary_slots(int64_t depth_first_blocks) const {
     return std::max(waiting_boundaries(depth_first_blocks) + depth_first_blocks + 1,
                     RelayPlan::LeastBoundarySlots(depth_first_blocks));
@@ -77,8 +79,8 @@ struct PlanNeeds {
   int64_t inner_slot_bytes() const { return RoundUp(largest.inner_bytes, kArenaAlignBytes); }
   int64_t boundary_slot_bytes() const { return RoundUp(boundary_bytes, kArenaAlignBytes); }
   int64_t host_stash_bytes = 0;  // PlanRequest's
-  // Gradients that must not wait for each other in the worker (RelayStep::may_wait): each vnode's of the head and of the
-  // blocks that are depth first.
+  // Gradients that must not wait for each other in the worker (RelayStep::may_wait): each vnode's of the head and of
+  // the blocks that are depth first.
   int64_t pushes_at_once_bytes(int64_t depth_first_blocks) const {
     if (depth_first_blocks == 0 || num_vnodes == 1) return 0;
     return (head_push_elems + depth_first_blocks * block_push_elems) * num_vnodes * SizeOf(gradients);

@@ -29,7 +29,7 @@ GradientSteps::GradientSteps(const ModelSpec& model, const RelayPlan& plan, cons
       plan_(plan),
       pass_(pass),
       steps_(steps),
-      first_depth_first_(turns.first_depth_first()),
+      turns_(turns),
       most_block_elems_(model.max_trainable_block_elems()),
       pushed_(NodesOf(plan, pass)),
       leaving_(static_cast<size_t>(num_leaving)),
@@ -38,7 +38,7 @@ GradientSteps::GradientSteps(const ModelSpec& model, const RelayPlan& plan, cons
 }
 
 size_t GradientSteps::IndexOf(const Turn& turn) const {
-  return turn.depth_first ? 1 + static_cast<size_t>(turn.layer.value() - first_depth_first_) : 0;
+  return turn.depth_first ? 1 + static_cast<size_t>(turn.layer.value() - turns_.first_depth_first()) : 0;
 }
 
 void GradientSteps::StartVisit(const Turn& turn) {
@@ -177,8 +177,7 @@ void GradientSteps::AddPush(const Turn& turn, const RelayStep& emitted) {
 }
 
 bool GradientSteps::GivesFirstNode(const Turn& turn) const {
-  const bool ends_vnode = turn.backward && !pass_.forward_only && turn.micro_batch == pass_.micro_batches - 1;
-  return ends_vnode && gatherings_[0].num_nodes == 0 &&
+  return turns_.EndsVnode(turn) && gatherings_[0].num_nodes == 0 &&
          pass_.vnodes[static_cast<size_t>(turn.vnode)] == pushed_.front().end() - 1;
 }
 

@@ -16,12 +16,14 @@
 
 namespace eps::worker {
 
-// What becomes of a layer's gradient on the way back: each vnode's is started, added to and finished; vnodes are summed in
-// the reduction tree's order, as far as the plan's gradient slots reach; each node that is complete leaves by a push slot, or
-// by a weight slot that is over. In a group it goes round among the members instead, whose rounds are the same for all of
-// them, and this worker pushes its part of the sums.
+// What becomes of a layer's gradient on the way back: each vnode's is started, added to and finished; vnodes are summed
+// in the reduction tree's order, as far as the plan's gradient slots reach; each node that is complete leaves by a push
+// slot, or by a weight slot that is over. In a group it goes round among the members instead, whose rounds are the same
+// for all of them, and this worker pushes its part of the sums.
 //
 // A layer's visits, vnodes and turns are told in the order of the pass.
+//
+// Threads: none of its own; one caller
 class GradientSteps {
  public:
   // All of these outlive it. num_leaving: so many of RelayPlan::leaving_inner_slots, the first ones, are used.
@@ -36,8 +38,8 @@ class GradientSteps {
   // free_weight_slot: one that has room for the layer's gradient, and that nobody needs any more; -1: none.
   void EndVnode(const Turn& turn, int free_weight_slot);
 
-  // Before each turn is computed. In a group: if the group's area is written after this turn, what lies there is summed and
-  // leaves first.
+  // Before each turn is computed. In a group: if the group's area is written after this turn, what lies there is summed
+  // and leaves first.
   void StartTurn(const Turn& turn);
   // After the last turn: what was exchanged last is summed and leaves.
   void EndPass() { SumGroup(); }
@@ -58,9 +60,9 @@ class GradientSteps {
   int PushSlotOf(const Turn& turn, int free_weight_slot);
   Resource PushResource(int slot) const;
   Resources PushWrites(int slot);
-  // What may still leave from that memory (RelayPlan::leaving_inner_slots). Once is enough, as all that writes gradients is
-  // of one stream; and the other way round nothing has to wait: inner activations come to lie there before the first gradient
-  // of their pass, and after all of the pass before, as streams are idle between passes.
+  // What may still leave from that memory (RelayPlan::leaving_inner_slots). Once is enough, as all that writes
+  // gradients is of one stream; and the other way round nothing has to wait: inner activations come to lie there before
+  // the first gradient of their pass, and after all of the pass before, as streams are idle between passes.
   void AddLeaving(const ArenaSpan& span, Resources& writes);
   RelayStep StepOfNode(RelayStep::Kind kind, const Turn& turn, TreeNode node);
   bool TopTwoAreSiblings(const std::vector<TreeNode>& sums) const;
@@ -79,7 +81,7 @@ class GradientSteps {
   const RelayPlan& plan_;
   const PassShape& pass_;
   StepList& steps_;
-  const int first_depth_first_;
+  const Turns& turns_;
   const int64_t most_block_elems_;      // that are trained
   const std::vector<TreeNode> pushed_;  // of every layer, in order
   std::vector<int> leaving_;            // slots that no gradient has written to yet

@@ -13,15 +13,17 @@ namespace {
 
 absl::Status CheckVnodes(const GroupVnodes& group, int num_vnodes) {
   if (group.rank < 0 || group.rank >= group.size()) {
-    return absl::InvalidArgumentError(absl::StrCat("group: rank: ", group.rank, ", has ", group.size(), " members"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("assign.group.rank: ", group.rank, ", want 0 to ", group.size() - 1));
   }
   std::vector<bool> held(static_cast<size_t>(num_vnodes), false);
-  for (const std::vector<int>& vnodes : group.vnodes) {
+  for (int rank = 0; rank < group.size(); ++rank) {
     int last = -1;
-    for (const int vnode : vnodes) {
+    for (const int vnode : group.vnodes[static_cast<size_t>(rank)]) {
       if (vnode <= last || vnode >= num_vnodes || held[static_cast<size_t>(vnode)]) {
-        return absl::InvalidArgumentError(absl::StrCat("group: vnode ", vnode, " after ", last, ": must rise, below ",
-                                                       num_vnodes, ", and be one member's"));
+        return absl::InvalidArgumentError(absl::StrCat("assign.group.members[", rank, "].vnodes: ", vnode, " after ",
+                                                       last, ", must rise, be below ", num_vnodes,
+                                                       " and one member's alone"));
       }
       held[static_cast<size_t>(vnode)] = true;
       last = vnode;

@@ -34,14 +34,16 @@ GroupBounds BoundsOf(const RelayPlan& plan, Dtype gradients);
 
 // Who gives what to whom, so that each member ends with the group's sum of its part of every layer.
 //
-// A member's part of a blob are its chunks PartOf(chunks, rank, size), and of a layer its parts of the layer's blobs; of
-// gradients, of those that are not frozen. For
-// each layer, each member gathers its vnodes into nodes of the reduction tree as it does alone, and each node is one
-// round: in round k every member that has a k-th node gives every other member that one's part of it. What a member gets
-// lies in its group area, one place a node in tree order, and it adds them up as the tree says. So the bits are those of
-// the daemon's own sum, whatever the members are, and nothing is exchanged twice.
+// A member's part of a blob are its chunks PartOf(chunks, rank, size), and of a layer its parts of the layer's blobs;
+// of gradients, of those that are not frozen. For each layer, each member gathers its vnodes into nodes of the
+// reduction tree as it does alone, and each node is one round: in round k every member that has a k-th node gives every
+// other member that one's part of it. What a member gets lies in its group area, one place a node in tree order, and it
+// adds them up as the tree says. So the bits are those of the daemon's own sum, whatever the members are, and nothing
+// is exchanged twice.
 //
 // Bytes: in fp32, as single vnodes too: (n - 1) / n of a layer a node and member, each way.
+//
+// Threads: never changes after Make; safe
 class GroupParts {
  public:
   // Errors: FAILED_PRECONDITION this group cannot carry this step, and why: each member goes alone then, as all of them

@@ -179,17 +179,17 @@ TEST(GroupPartsTest, WhatMakesNoSenseIsRefusedByField) {
   const ModelSpec model = SmallModel();
   const GroupBounds bounds = BoundsFor(model, 4, 4);
   EXPECT_THAT(GroupParts::Make(model, {.group = 1, .rank = 2, .vnodes = {{0}, {1}}}, bounds).status(),
-              StatusIs(StatusCode::kInvalidArgument, "group: rank: 2"));
+              StatusIs(StatusCode::kInvalidArgument, "assign.group.rank: 2, want 0 to 1"));
   EXPECT_THAT(GroupParts::Make(model, {.group = 1, .rank = 0, .vnodes = {{0, 4}, {1}}}, bounds).status(),
-              StatusIs(StatusCode::kInvalidArgument, "vnode 4"));
+              StatusIs(StatusCode::kInvalidArgument, "assign.group.members[0].vnodes: 4 after 0"));
   EXPECT_THAT(GroupParts::Make(model, {.group = 1, .rank = 0, .vnodes = {{1, 0}, {2}}}, bounds).status(),
-              StatusIs(StatusCode::kInvalidArgument, "vnode 0 after 1"));
+              StatusIs(StatusCode::kInvalidArgument, "assign.group.members[0].vnodes: 0 after 1"));
   EXPECT_THAT(GroupParts::Make(model, {.group = 1, .rank = 0, .vnodes = {{0, 1}, {1}}}, bounds).status(),
-              StatusIs(StatusCode::kInvalidArgument, "vnode 1"));
+              StatusIs(StatusCode::kInvalidArgument, "assign.group.members[1].vnodes: 1 after -1"));
 }
 
-// Parts shrink as members grow. Shares that are no subtrees are two nodes or three: so less than two layers, and a chunk
-// more for each node and blob.
+// Parts shrink as members grow. Shares that are no subtrees are two nodes or three: so less than two layers, and a
+// chunk more for each node and blob.
 TEST(GroupPartsTest, TheAreaIsOneLayerToTwo) {
   const ModelSpec model =
       BuildModel({.num_layers = 1, .d_model = 1024, .num_heads = 8, .context = 64, .vocab = 9001}).value();

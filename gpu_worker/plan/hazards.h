@@ -40,6 +40,8 @@ inline Resource ResourceOf(ResourceKind kind, int64_t index) { return {kind, ind
 //
 // Each step is told in list order. The result leaves out what follows from earlier waits (vector clocks, one entry a
 // stream), so a stream is not slowed down by waits that say nothing new.
+//
+// Threads: none of its own; one caller
 class HazardTracker {
  public:
   // The steps, by index, that a step of `stream` must wait for explicitly.

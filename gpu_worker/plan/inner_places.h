@@ -25,13 +25,13 @@ struct InnerCounts {
 
 // The places for a pass of `total` of them, in the order of their forward. Kept are the last ones: the way back begins
 // with them, and the slots that they leave take what was swapped (KARMA, arXiv:2008.11421). Swapped and recomputed ones
-// alternate as evenly as their numbers allow, so that what is swapped travels under what is recomputed. In a pass smaller
-// than the largest, as many are kept and the same share of the others is swapped.
+// alternate as evenly as their numbers allow, so that what is swapped travels under what is recomputed. In a pass
+// smaller than the largest, as many are kept and the same share of the others is swapped.
 std::vector<InnerPlace> SpreadInner(const InnerCounts& of_largest, int64_t total);
 
-// Whether so many slots are enough. What is not kept needs one beside those that are kept at the time: on the way there
-// those before it, on the way back, which begins with the last block but goes through each one's micro-batches in the same
-// order, those still to come.
+// Whether so many slots suffice. What is kept has a slot from its forward to its backward. What is not kept needs one
+// during its own turn, beside what is kept then: forward, what came before it; backward (last block first,
+// micro-batches in forward order), what is still to come.
 // places: by block and micro-batch, of which each block has `items`
 // depth_first_blocks: so many follow them, which need a slot each beside all that are kept
 bool InnerFits(const std::vector<InnerPlace>& places, int64_t items, int64_t slots, int64_t depth_first_blocks);

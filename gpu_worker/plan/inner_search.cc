@@ -1,6 +1,7 @@
 #include "gpu_worker/plan/inner_search.h"
 
 #include <algorithm>
+#include <iterator>
 #include <limits>
 #include <map>
 #include <utility>
@@ -18,6 +19,14 @@ InnerCounts CountsOf(const std::vector<InnerPlace>& places) {
   return {.total = static_cast<int64_t>(places.size()),
           .kept = Count(places, InnerPlace::kKeep),
           .swapped = Count(places, InnerPlace::kSwap)};
+}
+
+std::vector<RelayStep> StepsWith(const InnerProblem& problem, const std::vector<InnerPlace>& places) {
+  PassShape pass = problem.pass;
+  pass.inner = places;
+  RelayPlan plan = problem.plan;
+  plan.inner = CountsOf(places);
+  return BuildSchedule(*problem.model, plan, pass);
 }
 
 class Search {
@@ -57,7 +66,7 @@ class Search {
     // Slots that nothing is kept in, beside those of blocks that are depth first: swaps need them where all others are
     // full, which is at the head.
     const int64_t slots = std::max<int64_t>(0, problem_.num_slots() - problem_.plan.depth_first_blocks);
-    const auto items = static_cast<int64_t>(problem_.pass.vnodes.size()) * problem_.pass.micro_batches;
+    const int64_t items = problem_.pass.items();
     for (const int64_t spare : {int64_t{0}, slots % items, int64_t{1}, int64_t{2}, int64_t{4}, slots / 2, slots}) {
       if (spare > slots || tried_spare_[spare]++ > 0) continue;
       TrySwapped(slots - spare);
@@ -100,16 +109,13 @@ class Search {
     if (known != tried_.end()) return known->second;
     const bool may_try = tried_.empty() || num_steps_ <= problem_.most_steps;
     if (!may_try || !IsFeasible(problem_, places)) return std::numeric_limits<double>::infinity();
-    PassShape pass = problem_.pass;
-    pass.inner = places;
-    RelayPlan plan = problem_.plan;
-    plan.inner = CountsOf(places);
-    const std::vector<RelayStep> steps = BuildSchedule(*problem_.model, plan, pass);
-    num_steps_ += static_cast<int64_t>(steps.size());
+    const std::vector<RelayStep> steps = StepsWith(problem_, places);
+    num_steps_ += std::ssize(steps);
     const double seconds = Simulate(*problem_.model, steps, *problem_.costs).step_seconds;
     tried_.emplace(places, seconds);
     if (seconds < best_.step_seconds) {
-      best_ = {.places = std::move(places), .counts = plan.inner, .step_seconds = seconds};
+      const InnerCounts counts = CountsOf(places);
+      best_ = {.places = std::move(places), .counts = counts, .step_seconds = seconds};
     }
     return seconds;
   }
@@ -157,17 +163,12 @@ bool NextPlaces(std::vector<InnerPlace>& places) {
 }
 
 bool IsFeasible(const InnerProblem& problem, const std::vector<InnerPlace>& places) {
-  const auto items = static_cast<int64_t>(problem.pass.vnodes.size()) * problem.pass.micro_batches;
   return Count(places, InnerPlace::kSwap) <= problem.most_swapped &&
-         InnerFits(places, items, problem.num_slots(), problem.plan.depth_first_blocks);
+         InnerFits(places, problem.pass.items(), problem.num_slots(), problem.plan.depth_first_blocks);
 }
 
 double StepSecondsWith(const InnerProblem& problem, const std::vector<InnerPlace>& places) {
-  PassShape pass = problem.pass;
-  pass.inner = places;
-  RelayPlan plan = problem.plan;
-  plan.inner = CountsOf(places);
-  return Simulate(*problem.model, BuildSchedule(*problem.model, plan, pass), *problem.costs).step_seconds;
+  return Simulate(*problem.model, StepsWith(problem, places), *problem.costs).step_seconds;
 }
 
 InnerSolution SearchInner(const InnerProblem& problem) { return Search(problem).Run(); }

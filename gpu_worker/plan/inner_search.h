@@ -45,9 +45,9 @@ double StepSecondsWith(const InnerProblem& problem, const std::vector<InnerPlace
 // Of so many places every way is tried, of so many each place and each pair, as far as `most_steps` reaches.
 inline constexpr int64_t kMostPlacesOfAll = 6, kMostPlacesOneByOne = 12;
 
-// The best that is found: over how many are kept and how many of the others are swapped, spread evenly (SpreadInner); where
-// they are few, over the places one by one and in pairs, until none of these changes helps; where they are fewer, over all.
-// `bench/run plan` and inner_search_test compare it with the best of all, from which it was at most 2% away.
+// The best that is found: over how many are kept and how many of the others are swapped, spread evenly (SpreadInner);
+// where they are few, over the places one by one and in pairs, until none of these changes helps; where they are fewer,
+// over all. inner_search_test holds it within 2% of the best of all; docs/planning.md has what was seen.
 InnerSolution SearchInner(const InnerProblem& problem);
 
 }  // namespace eps::worker

@@ -6,12 +6,12 @@
 
 namespace eps::worker {
 
-// What a layer does with one micro-batch: floating-point operations of its products (a multiply-add is two), and the bytes
-// that everything else reads and writes, which is small beside them from some width on.
+// What a layer does with one micro-batch: floating-point operations of its products (a multiply-add is two), and the
+// bytes that everything else reads and writes, which is small beside them from some width on.
 struct LayerOperations {
   double forward = 0;
-  // All but the product behind the activation, whose output nobody needs; the head's: logits that are there a second time,
-  // unless it keeps them.
+  // All but the product behind the activation, whose output nobody needs; the head's: logits that are there a second
+  // time, unless it keeps them.
   double recompute = 0;
   double backward = 0;  // without recomputing; the head's: its whole visit, keeping nothing
   double bytes = 0;     // of a forward; a backward's are of the same order

@@ -47,8 +47,6 @@ struct Reduced {
   PassShape pass;
   RelayPlan plan;
   double scale = 1;  // micro-batches of the pass itself for each of this one
-
-  int64_t items() const { return static_cast<int64_t>(pass.vnodes.size()) * pass.micro_batches; }
 };
 
 int64_t Scaled(int64_t count, const Reduced& reduced) {
@@ -59,11 +57,11 @@ int64_t Scaled(int64_t count, const Reduced& reduced) {
 Reduced Reduce(const PassShape& pass, const RelayPlan& plan, const PlanNeeds& needs) {
   Reduced reduced{.pass = pass, .plan = plan};
   const int64_t most_items = std::max<int64_t>(1, kMostTurnsSimulated / (2 * needs.num_layers));
-  const int64_t all_items = reduced.items();
+  const int64_t all_items = pass.items();
   if (all_items <= most_items) return reduced;
   reduced.pass.micro_batches = static_cast<int>(std::min<int64_t>(pass.micro_batches, most_items));
   reduced.pass.vnodes.resize(static_cast<size_t>(std::max<int64_t>(1, most_items / reduced.pass.micro_batches)));
-  const auto items = static_cast<int64_t>(reduced.pass.vnodes.size()) * reduced.pass.micro_batches;
+  const int64_t items = reduced.pass.items();
   reduced.scale = static_cast<double>(all_items) / static_cast<double>(items);
   const auto slots = static_cast<int64_t>(plan.inner_slots.size());
   reduced.plan.inner = {.total = Scaled(plan.inner.total, reduced),
@@ -100,7 +98,7 @@ class Planner {
     most_host_bytes_ = HostBytes(least) + std::max(HostBytes(least) / 2, kMoreHostBytes);
     start_ = least.arena_bytes <= cap_ ? breadth_first : LeastChoice(needs_);
     const std::vector<PlanChoice> others = OtherChoices();
-    whole_search_ = search_steps_ = kMostSteps / static_cast<int64_t>(others.size() + 8);
+    whole_search_ = search_steps_ = kMostSteps / static_cast<int64_t>(others.size() + kSearchesBeside);
     for (const PlanChoice& choice : others) TryMostInner(choice);
     Climb(others, /*depth_first_stride=*/1);
     // Once more from far away: between the two lie plans that are worse than either.
@@ -109,7 +107,7 @@ class Planner {
     if (deep.depth_first_blocks > best_.choice.depth_first_blocks) {
       Best first = std::exchange(best_, {.choice = deep});
       TryWithGradientSlots(deep);
-      if (has_plan()) Climb(others, /*depth_first_stride=*/4);
+      if (has_plan()) Climb(others, kFarStride);
       if (best_.step_seconds >= first.step_seconds * (1 - kLeastGain)) best_ = std::move(first);
     }
     return std::move(best_.plan);
@@ -118,13 +116,21 @@ class Planner {
  private:
   // What the search from one start may cost: steps of the schedules that it tries.
   static constexpr int64_t kMostSteps = 1'500'000;
+  // Among how many searches these are divided: one for each other choice of gradient and push slots, and so many for
+  // what a round tries beside.
+  static constexpr size_t kSearchesBeside = 8;
+  // Each number of depth-first blocks is tried by a search of so small a part, as there are many. The best one is then
+  // searched whole.
+  static constexpr int64_t kGlance = 8;
+  // From far away, that number moves by so many blocks at first, then by half, and by one.
+  static constexpr int kFarStride = 4;
   // A plan is better if its step is shorter by more than this part: less is the simulation's grain.
   static constexpr double kLeastGain = 5e-4;
 
   static constexpr int kMostWeightSlots = 8, kMostPushSlots = 8;
 
-  // Where nobody says what the host has for activations: how much more than with all blocks breadth first boundaries and
-  // gradients may take of it, if it is not half as much again.
+  // Where nobody says what the host has for activations: how much more than with all blocks breadth first boundaries
+  // and gradients may take of it, if it is not half as much again.
   static constexpr int64_t kMoreHostBytes = int64_t{1} << 30;
 
   struct Best {
@@ -156,7 +162,8 @@ class Planner {
   }
 
   // Gradient and push slots that fit beside the least of everything else, the most first: they save bytes and sums that
-  // the daemon would make, which a plan of one worker does not see, so they go only where something better has their room.
+  // the daemon would make, which a plan of one worker does not see, so they go only where something better has their
+  // room.
   std::vector<PlanChoice> OtherChoices() const {
     std::vector<PlanChoice> choices;
     std::vector<int> gradient_slots = UsefulGradientSlots(needs_);
@@ -198,7 +205,8 @@ class Planner {
     return least;
   }
 
-  // Boundaries in place of inner activations: one, two, four and so on, up to all that there are; and the other way round.
+  // Boundaries in place of inner activations: one, two, four and so on, up to all that there are; and the other way
+  // round.
   void TryOtherBoundaries() {
     const PlanChoice from = best_.choice;
     const int64_t missing = needs_.most_boundary_slots(from.depth_first_blocks) - from.boundary_slots;
@@ -212,9 +220,9 @@ class Planner {
     if (from.inner_slots < MostInnerSlots(from)) TryMostBoundaries(from, from.inner_slots + 1);
   }
 
-  // The head's logits kept or not. The room for one micro-batch's saves a product of each, so that it is often worth more
-  // than the inner activations that it takes the place of. With as many gradient slots as fit; and `far`: also with as many
-  // blocks depth first as that room allows.
+  // The head's logits kept or not. The room for one micro-batch's saves a product of each, so that it is often worth
+  // more than the inner activations that it takes the place of. With as many gradient slots as fit; and `far`: also
+  // with as many blocks depth first as that room allows.
   void TryKeptLogits(bool far) {
     PlanChoice choice = best_.choice;
     choice.keeps_logits = !best_.choice.keeps_logits;
@@ -225,13 +233,13 @@ class Planner {
     TryWithGradientSlots(choice);
   }
 
-  // How many of the last blocks are depth first. What they keep inside is one item's, so that less is recomputed or swapped;
-  // their weights and gradients are all there instead, and their updates come late, one item before the way back. To where
-  // neither more nor fewer help.
+  // How many of the last blocks are depth first. What they keep inside is one item's, so that less is recomputed or
+  // swapped; their weights and gradients are all there instead, and their updates come late, one item before the way
+  // back. To where neither more nor fewer help.
   void TryOtherDepthFirst(int stride) {
     if (best_.plan.inner.keeps_all() && best_.choice.depth_first_blocks == 0) return;
     const PlanChoice before = best_.choice;
-    search_steps_ = whole_search_ / 8;  // of each, at a glance
+    search_steps_ = whole_search_ / kGlance;
     for (; stride > 0; stride /= 2) {
       int from = -1;
       while (from != best_.choice.depth_first_blocks) {
@@ -292,8 +300,8 @@ class Planner {
     }
   }
 
-  // Of use where gradients come one behind the other, faster than they leave: of small layers, and of blocks that are depth
-  // first.
+  // Of use where gradients come one behind the other, faster than they leave: of small layers, and of blocks that are
+  // depth first.
   void TryPushSlots() {
     for (int slots = best_.choice.push_slots + 1; slots <= kMostPushSlots; ++slots) {
       PlanChoice choice = best_.choice;
@@ -302,8 +310,8 @@ class Planner {
     }
   }
 
-  // More of them may leave no room for what the best so far has: also beside the least of all else, with boundaries in what
-  // is left.
+  // More of them may leave no room for what the best so far has: also beside the least of all else, with boundaries in
+  // what is left.
   void TryGradientSlots(const PlanChoice& others) {
     PlanChoice choice = best_.choice;
     choice.gradient_slots = others.gradient_slots;
@@ -332,7 +340,8 @@ class Planner {
     return TryMostBoundaries(choice, InnerSlots(choice));
   }
 
-  // The device; and the host, which has every virtual node's gradient of blocks that are depth first, and fewer boundaries.
+  // The device; and the host, which has every virtual node's gradient of blocks that are depth first, and fewer
+  // boundaries.
   bool Fits(const PlanChoice& choice) const {
     const RelayPlan plan = LayArena(request_, needs_, choice);
     if (plan.arena_bytes > cap_) return false;
@@ -362,7 +371,7 @@ class Planner {
   }
 
   bool has_plan() const { return best_.step_seconds < std::numeric_limits<double>::infinity(); }
-  // Than the best so far. Less of something is of use for what gets its room alone.
+  // Whether `choice` has no more of anything than the best so far. Less of one thing helps only by what takes its room.
   bool HasNothingMore(const PlanChoice& choice) const {
     return choice.depth_first_blocks == best_.choice.depth_first_blocks &&
            choice.keeps_logits <= best_.choice.keeps_logits && choice.inner_slots <= best_.choice.inner_slots &&
@@ -431,10 +440,12 @@ class Planner {
   const StepCosts costs_;
   PlanChoice start_;             // of the search
   int64_t most_host_bytes_ = 0;  // of boundaries and gradients, where nobody says
-  // Steps of schedules: of one choice's search at most, of a whole one and now; of all searches so far, and at most.
-  int64_t whole_search_ = 0, search_steps_ = 0, num_steps_ = 0;
-  int64_t most_steps_ = kMostSteps;
-  std::vector<PlanChoice> tried_;  // without what is kept and swapped
+  // The search's budget, in schedule steps built and simulated.
+  int64_t whole_search_ = 0;         // the most for one choice
+  int64_t search_steps_ = 0;         // the same at present: whole_search_, or a part of it for a glance
+  int64_t num_steps_ = 0;            // spent so far
+  int64_t most_steps_ = kMostSteps;  // at which Climb ends
+  std::vector<PlanChoice> tried_;    // without what is kept and swapped
   Best best_;
 };
 
@@ -489,9 +500,9 @@ absl::Status CheckFits(const PlanRequest& request) {
   EPS_RETURN_IF_ERROR(CheckPass(request));
   const int64_t smallest = SmallestCapBytes(request);
   if (request.cap_bytes < 0 || (request.cap_bytes > 0 && request.cap_bytes < smallest)) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat("device memory of ", request.cap_bytes, " bytes is too small: this run needs at least ", smallest,
-                     " bytes (", FormatByteSize(smallest), ")", Suggestions(request, smallest)));
+    return absl::ResourceExhaustedError(absl::StrCat(
+        "device memory of ", request.cap_bytes, " bytes is too small: this run needs at least ", smallest, " bytes (",
+        FormatByteSize(smallest), ")", request.suggests ? Suggestions(request, smallest) : ""));
   }
   return absl::OkStatus();
 }
@@ -516,7 +527,7 @@ Prediction PredictStep(const PlanRequest& request, const RelayPlan& plan, const 
   pass.vnodes.resize(std::min(pass.vnodes.size(), static_cast<size_t>(needs.max_pass_vnodes)));
   Reduced reduced = Reduce(pass, plan, needs);
   if (step.dropped.empty()) {
-    reduced.pass.inner = reduced.plan.PlacesOf(plan.inner.total / needs.items, reduced.items());
+    reduced.pass.inner = reduced.plan.PlacesOf(plan.inner.total / needs.items, reduced.pass.items());
   }
   reduced.pass.dropped = step.dropped;
   const std::optional<GroupParts> group = GroupOfLast(request, plan, shares);

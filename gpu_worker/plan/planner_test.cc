@@ -192,7 +192,8 @@ TEST(PlannerTest, ALargerCapIsNeverSlower) {
   EXPECT_GT(swapping + recomputing, 5);
 }
 
-// Room for the next inner activation is worth less than the boundaries that it takes, where copies are what is waited for.
+// Room for the next inner activation is worth less than the boundaries that it takes, where copies are what is waited
+// for.
 TEST(PlannerTest, ALargerCapIsNotSlowerWhereInnerActivationsAndBoundariesCompete) {
   struct Case {
     std::string device;
@@ -746,7 +747,7 @@ scratch 166656 (the largest layer's, forward or backward)
 records 256 (loss records and finite flags)
 device total 1082624 (of 1.0 MiB allowed)
 host boundaries 655360 (40: layers' inputs; gradients take the places of what is over)
-host gradients 200192 (on their way to the daemon; with shared memory they lie in the inbox, beside 4 MiB of slots)
+host gradients 200192 (on their way to the daemon; with shared memory they lie in the inbox, beside 4.0 MiB of slots)
 host gradients, at worst 1879040 (in a step in which another worker is lost, and its vnodes are run again here; in no total)
 host, a pass's steps 585728 (enqueued at once, each with its event and its waits)
 )");
@@ -762,7 +763,7 @@ scratch 166656 (the largest layer's, forward or backward)
 records 256 (loss records and finite flags)
 device total 7023104 (no cap given)
 host boundaries 0 (boundaries stay on the device)
-host gradients 399872 (on their way to the daemon; with shared memory they lie in the inbox, beside 4 MiB of slots)
+host gradients 399872 (on their way to the daemon; with shared memory they lie in the inbox, beside 4.0 MiB of slots)
 host gradients, at worst 1879040 (in a step in which another worker is lost, and its vnodes are run again here; in no total)
 host, a pass's steps 585728 (enqueued at once, each with its event and its waits)
 )");

@@ -17,7 +17,7 @@ Profile NominalCpu() {
   profile.update_bytes_per_second = 20e9;
   profile.network_bytes_per_second = 1.2e9;
   profile.handover_seconds = 10e-6;
-  profile.step_seconds = 1e-3;
+  profile.between_steps_seconds = 1e-3;
   profile.sharing = {{{1, 0.7, 0.7, 0.5}, {0.7, 1, 0.7, 0.6}, {0.7, 0.7, 1, 0.6}, {0.5, 0.7, 0.7, 1}}};
   return profile;
 }
@@ -32,7 +32,7 @@ Profile NominalGpu() {
   profile.update_bytes_per_second = 80e9;
   profile.network_bytes_per_second = 1.2e9;
   profile.handover_seconds = 5e-6;
-  profile.step_seconds = 1e-3;
+  profile.between_steps_seconds = 1e-3;
   // Transfers meet in the host's memory, with each other and with updates.
   profile.sharing = {{{1, 0.98, 0.98, 1}, {1, 1, 0.85, 0.8}, {1, 0.85, 1, 0.8}, {1, 0.85, 0.85, 1}}};
   return profile;

@@ -45,7 +45,7 @@ struct Profile {
   double update_bytes_per_second = 0;    // of the daemon's optimizer: bytes read and written
   double network_bytes_per_second = 0;   // each way, where weights and gradients travel over gRPC
   double handover_seconds = 0;           // until a stream that waits for another's work goes on
-  double step_seconds = 0;               // between two steps, in which the daemon has the word
+  double between_steps_seconds = 0;      // in which the daemon has the word
   Sharing sharing = kNothingShared;
 };
 

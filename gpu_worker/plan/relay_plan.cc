@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/byte_size.h"
+#include "common/formats/shared_message.h"
 
 namespace eps::worker {
 namespace {
@@ -102,8 +103,9 @@ std::vector<InnerPlace> RelayPlan::PlacesOf(int64_t blocks, int64_t items) const
   return SpreadInner(fewer, total);
 }
 
-std::vector<PlanLine> Describe(const RelayPlan& plan) {
-  std::vector<PlanLine> lines;
+namespace {
+
+void DescribeDevice(const RelayPlan& plan, std::vector<PlanLine>& lines) {
   const auto add = [&](std::string what, int64_t num_bytes, std::string why) {
     lines.push_back({std::move(what), num_bytes, std::move(why)});
   };
@@ -142,6 +144,12 @@ std::vector<PlanLine> Describe(const RelayPlan& plan) {
   add("records", plan.records.num_bytes, "loss records and finite flags");
   add("device total", plan.arena_bytes,
       plan.cap_bytes > 0 ? absl::StrCat("of ", FormatByteSize(plan.cap_bytes), " allowed") : "no cap given");
+}
+
+void DescribeHost(const RelayPlan& plan, std::vector<PlanLine>& lines) {
+  const auto add = [&](std::string what, int64_t num_bytes, std::string why) {
+    lines.push_back({std::move(what), num_bytes, std::move(why)});
+  };
   add("host boundaries", plan.host_boundary_bytes,
       plan.host_boundary_slots == 0
           ? "boundaries stay on the device"
@@ -150,7 +158,8 @@ std::vector<PlanLine> Describe(const RelayPlan& plan) {
     add("host inner activations", plan.host_inner_bytes, absl::StrCat(plan.inner.swapped, " that are swapped"));
   }
   add("host gradients", plan.host_push_bytes,
-      "on their way to the daemon; with shared memory they lie in the inbox, beside 4 MiB of slots");
+      absl::StrCat("on their way to the daemon; with shared memory they lie in the inbox, beside ",
+                   FormatByteSize(kStagingBytes), " of slots"));
   if (plan.host_redo_push_bytes > plan.host_push_bytes) {
     add("host gradients, at worst", plan.host_redo_push_bytes,
         "in a step in which another worker is lost, and its vnodes are run again here; in no total");
@@ -161,6 +170,14 @@ std::vector<PlanLine> Describe(const RelayPlan& plan) {
         "at most, with the daemon's weights in both versions (over gRPC: one layer); what the system refuses is copied "
         "more slowly");
   }
+}
+
+}  // namespace
+
+std::vector<PlanLine> Describe(const RelayPlan& plan) {
+  std::vector<PlanLine> lines;
+  DescribeDevice(plan, lines);
+  DescribeHost(plan, lines);
   return lines;
 }
 

@@ -68,6 +68,21 @@ absl::string_view KindName(Kind kind) {
   return "unknown";
 }
 
+bool HasNode(const RelayStep& step) {
+  switch (step.kind) {
+    case Kind::kFinishLeaf:
+    case Kind::kAddGradient:
+    case Kind::kEmitGradient:
+    case Kind::kEmitLeaf:
+    case Kind::kPush:
+      return true;
+    case Kind::kExchange:
+      return step.push >= 0;  // this worker gives one
+    default:
+      return false;
+  }
+}
+
 }  // namespace
 
 StreamId RelayStep::stream() const {
@@ -110,12 +125,13 @@ std::string Title(const RelayStep& step, const ModelSpec& model) {
 
 std::string DebugString(const RelayStep& step, const ModelSpec& model) {
   std::string text = Title(step, model);
+  if (step.backward) absl::StrAppend(&text, " back");
   const auto field = [&](absl::string_view name, int value) {
     if (value >= 0) absl::StrAppend(&text, " ", name, " ", value);
   };
   field("vnode", step.vnode);
   field("micro-batch", step.micro_batch);
-  if (step.kind == Kind::kEmitGradient || step.kind == Kind::kEmitLeaf || step.kind == Kind::kPush) {
+  if (HasNode(step)) {
     absl::StrAppend(&text, " node ", DebugString(step.node));
   }
   field("weights", step.weights);
@@ -130,8 +146,10 @@ std::string DebugString(const RelayStep& step, const ModelSpec& model) {
   field("record", step.record);
   field("host", step.host);
   field("round", step.round);
+  field("flag turn", step.flag_turn);
   if (step.keeps_logits) absl::StrAppend(&text, " keeps logits");
   if (step.starts_gradient) absl::StrAppend(&text, " starts gradient");
+  if (!step.may_wait) absl::StrAppend(&text, " must not wait");
   for (const int other : step.waits_for) absl::StrAppend(&text, " after ", other);
   return text;
 }

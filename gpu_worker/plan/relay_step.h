@@ -51,18 +51,19 @@ struct RelayStep {
   bool backward = false;  // on the way back; the head counts as backward
   int vnode = -1;         // index into PassShape::vnodes
   int micro_batch = -1;
-  TreeNode node;  // kFinishLeaf, kAddGradient, kEmitGradient, kEmitLeaf, kPush: what is gathered
+  TreeNode node;  // kFinishLeaf, kAddGradient, kEmitGradient, kEmitLeaf, kPush, kExchange: what is gathered
   int weights = -1, input = -1, output = -1, tokens = -1, inner = -1;
   int gradient = -1, other_gradient = -1, record = -1;
   // inner behind the inner slots: RelayPlan::leaving_inner_slots.
-  int push = -1;                   // behind the push slots: a weight slot (RelayPlan::pushes_from_weight_slots)
-  int flags = -1;                  // of a node's leaves: RelayPlan::FlagsOffset
-  int host = -1;                   // of loads and stores: RelayPlan::host_boundary_slots, or host_inner_slots
+  int push = -1;   // behind the push slots: a weight slot (RelayPlan::pushes_from_weight_slots)
+  int flags = -1;  // of a node's leaves: RelayPlan::FlagsOffset
+  // Of loads and stores: a place on the host, one of RelayPlan::host_boundary_slots, or of inner.swapped.
+  int host = -1;
   int round = -1, flag_turn = -1;  // of a group: GroupParts, RelayPlan::GroupFlagsOffset
   bool keeps_logits = false;       // kHead: RelayPlan::keeps_logits
   bool starts_gradient = false;    // kHead, kBackward: of a vnode's first micro-batch (BlockArgs)
-  // kPush: it may wait until the daemon has taken what was pushed before: no earlier push of the pass is of a lower layer
-  // than a later one, or this one. Else what it waits for could be waiting for it.
+  // kPush: it may wait until the daemon has taken what was pushed before: no earlier push of the pass is of a lower
+  // layer than a later one, or this one. Else what it waits for could be waiting for it.
   bool may_wait = true;
   // Steps of other streams, earlier in the list, that must be done before this one starts. Steps of the same stream
   // run in the order of the list.
@@ -76,7 +77,7 @@ struct RelayStep {
 
 // "recompute h.3".
 std::string Title(const RelayStep& step, const ModelSpec& model);
-// "recompute h.3 vnode 1 micro-batch 0 weights 1 input 0 inner 2 after 17".
+// "recompute h.3 back vnode 1 micro-batch 0 weights 1 input 0 inner 2 after 17".
 std::string DebugString(const RelayStep& step, const ModelSpec& model);
 
 }  // namespace eps::worker

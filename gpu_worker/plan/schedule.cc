@@ -59,7 +59,7 @@ class ScheduleBuilder {
       Compute(t);
       Store(t);  // before the vnode's gradient goes out: the next layer waits for it
       Release(t);
-      if (EndsVnode(turns_[t])) {
+      if (turns_.EndsVnode(turns_[t])) {
         ArrangeAhead(t);
         EndVnode(turns_[t]);
       }
@@ -80,8 +80,13 @@ class ScheduleBuilder {
   };
 
   // ---- values ----
+  // Boundary slots hold numbered values: layer * items + item is that layer's input. A gradient under way is numbered
+  // as the input of a layer behind the last, one for each item: an item has one at a time, wherever it is.
   int64_t Input(int layer, const Turn& turn) const { return int64_t{layer} * turns_.num_items() + turn.item; }
   int64_t Gradient(const Turn& turn) const { return Input(turns_.num_layers(), turn); }
+  int64_t Output(const Turn& turn) const {
+    return turn.backward ? Gradient(turn) : Input(turn.layer.value() + 1, turn);
+  }
   int64_t Inner(const Turn& turn) const { return Input(turn.layer.value(), turn); }
 
   int TokenSlot(size_t t) const { return static_cast<int>(t % plan_.token_slots.size()); }
@@ -166,8 +171,8 @@ class ScheduleBuilder {
       SlotsOf(t).output = Bring(Kind::kLoadGradient, Gradient(turn), t, now);
     }
   }
-  // What a gradient that leaves behind turn `t` would keep waiting, as loads go by the same stream: of some turns behind the
-  // next one, which is arranged, of the same visit. As far as slots are empty, beyond those that the next one may still take.
+  // A gradient that leaves after turn `t` occupies the out-stream, which also brings boundaries. So those of some turns
+  // behind the next one are loaded first: of the same visit, and only while kLeastEmpty slots are empty.
   void ArrangeAhead(size_t t) {
     constexpr size_t kMostTurns = 3;  // with more no planned step was shorter
     constexpr int kLeastEmpty = 4;    // an input and a gradient of two turns
@@ -196,17 +201,15 @@ class ScheduleBuilder {
     boundaries_.slots().Pin(slot);
     return slot;
   }
-  // A gradient has the same name wherever it is on its way.
   bool IsMadeBy(size_t now, int64_t value) const { return turns_[now].backward && value == Gradient(turns_[now]); }
 
   void Store(size_t t) {
     const Turn& turn = turns_[t];
     const int64_t next_use = NextUseOfOutput(t);
     if (next_use == SlotPool::kNever || !boundaries_.Stores(t)) return;
-    const int64_t value = turn.backward ? Gradient(turn) : Input(turn.layer.value() + 1, turn);
     RelayStep step = StepOf(turn.backward ? Kind::kStoreGradient : Kind::kStoreBoundary, turn);
     step.output = SlotsOf(t).output;
-    step.host = boundaries_.NewHostSlot(value, t);
+    step.host = boundaries_.NewHostSlot(Output(turn), t);
     steps_.Add(step, {ResourceOf(ResourceKind::kBoundary, step.output)},
                {ResourceOf(ResourceKind::kHostBoundary, step.host)});
   }
@@ -217,13 +220,11 @@ class ScheduleBuilder {
   }
 
   int TakeOutput(size_t t) {
-    const Turn& turn = turns_[t];
-    const int64_t value = turn.backward ? Gradient(turn) : Input(turn.layer.value() + 1, turn);
-    SlotsOf(t).output = boundaries_.slots().Take(value, NextUseOfOutput(t));
+    SlotsOf(t).output = boundaries_.slots().Take(Output(turns_[t]), NextUseOfOutput(t));
     boundaries_.slots().Pin(SlotsOf(t).output);
     return SlotsOf(t).output;
   }
-  // What a turn makes may go where that lay which nobody needs behind it.
+  // Frees the host places of what this turn is the last to read, before its own output is stored: that may take them.
   void ForgetHostCopies(size_t t) {
     const Turn& turn = turns_[t];
     if (turn.needs_gradient()) boundaries_.FreeHostSlot(Gradient(turn));
@@ -239,10 +240,7 @@ class ScheduleBuilder {
       const int64_t next_use = turns_.NextUseOfInput(turn.layer.value(), turn.item, static_cast<int64_t>(t));
       boundaries_.Leave(Input(turn.layer.value(), turn), slots.input, next_use);
     }
-    if (slots.output >= 0) {
-      const int64_t value = turn.backward ? Gradient(turn) : Input(turn.layer.value() + 1, turn);
-      boundaries_.Leave(value, slots.output, NextUseOfOutput(t));
-    }
+    if (slots.output >= 0) boundaries_.Leave(Output(turn), slots.output, NextUseOfOutput(t));
     if (slots.inner >= 0) ReleaseInner(t);
   }
 
@@ -320,9 +318,6 @@ class ScheduleBuilder {
     } else {
       Backward(t);
     }
-  }
-  bool EndsVnode(const Turn& turn) const {
-    return turn.backward && !pass_.forward_only && turn.micro_batch == pass_.micro_batches - 1;
   }
 
   Resource Parameters(const Turn& turn) const {
@@ -446,9 +441,9 @@ class ScheduleBuilder {
     gradients_.StartVnode(turn);
     if (turn.kind == LayerKind::kHead) StartRecord(turn);
   }
-  // A slot that has room for the layer's gradient and is over with this turn: of head and depth-first blocks that in which
-  // their weights lay; the embedding's backward needs none, and comes when all visits are over. Not of a block that is
-  // breadth first, for whose slot the next pull waits. -1: none.
+  // A slot that has room for the layer's gradient and is over with this turn: of head and depth-first blocks that in
+  // which their weights lay; the embedding's backward needs none, and comes when all visits are over. Not of a block
+  // that is breadth first, for whose slot the next pull waits. -1: none.
   int FreeWeightSlot(const Turn& turn) const {
     if (!plan_.pushes_from_weight_slots) return -1;
     if (turn.kind == LayerKind::kEmbedding) return 0;
@@ -526,8 +521,8 @@ Turns TurnsOf(const ModelSpec& model, const RelayPlan& plan, const PassShape& pa
 std::vector<RelayStep> BuildSchedule(const ModelSpec& model, const RelayPlan& plan, const PassShape& pass) {
   EPS_CHECK(!pass.vnodes.empty() && static_cast<int>(pass.vnodes.size()) <= plan.max_pass_vnodes);
   if (pass.dropped.empty()) return BuildWhole(model, plan, pass);
-  // In the order of what is left every layer has its place as its id; where its weights and its gradient go, and with what
-  // random numbers, is told by its own.
+  // In the order of what is left every layer has its place as its id; where its weights and its gradient go, and with
+  // what random numbers, is told by its own.
   ModelSpec left = WithoutLayers(model, pass.dropped);
   std::vector<LayerId> ids;
   for (LayerSpec& layer : left.layers) {

@@ -436,7 +436,8 @@ class Simulator {
   int num_pulls_ = 0, num_recomputes_ = 0, num_inner_loads_ = 0, num_boundary_loads_ = 0;
 };
 
-// A push may wait where nothing that is under way can be waiting for it, or for what comes behind it: for a higher layer's.
+// A push may wait where nothing that is under way can be waiting for it, or for what comes behind it: for a higher
+// layer's.
 void CheckWhatMayWait(const std::vector<RelayStep>& steps, bool depth_first) {
   std::vector<const RelayStep*> pushes;
   for (const RelayStep& step : steps) {

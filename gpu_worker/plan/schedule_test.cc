@@ -74,8 +74,8 @@ TEST(ScheduleTest, BlocksThatAreDepthFirstArePulledOnceAndAhead) {
                                              "6 into 1", "1 into 1"}));
 }
 
-// What is pushed last of the head and of blocks that are depth first; the embedding's from the first slot. With two vnodes the
-// first one's gradients leave while the weights are needed.
+// What is pushed last of the head and of blocks that are depth first; the embedding's from the first slot. With two
+// vnodes the first one's gradients leave while the weights are needed.
 TEST(ScheduleTest, TheLastGradientsLeaveFromWeightSlots) {
   const auto from_weights = [](const ScheduleShape& shape) {
     const MadeSchedule made(shape);
@@ -152,7 +152,8 @@ TEST(ScheduleTest, AMicroBatchAloneIsHandedOnInItsSlot) {
   EXPECT_LE(count[Kind::kLoadBoundary], 7 - 3);
 }
 
-// So that the exchange runs beside the backward of the layer below, and its sum does not wait for it before that has ended.
+// So that the exchange runs beside the backward of the layer below, and its sum does not wait for it before that has
+// ended.
 TEST(ScheduleTest, TheSumOfAGroupComesOneTurnBeforeTheNextLayersGradient) {
   const MadeSchedule made({.layers = 2, .vnodes = 2, .micro_batches = 3, .held = {0}, .group_rounds = 1});
   const std::vector<RelayStep> steps = made.Build();
@@ -268,26 +269,26 @@ TEST(ScheduleTest, PrintsAsALine) {
 pull h.0 weights 1
 load_tokens embedding vnode 0 micro-batch 0 tokens 0
 forward embedding vnode 0 micro-batch 0 weights 0 tokens 0 output 0 after 0
-pull head weights 0 after 3
+pull head back weights 0 after 3
 expand h.0 weights 1 after 1
 forward h.0 vnode 0 micro-batch 0 weights 1 input 0 output 1 inner 0
-zero_gradient head vnode 0 gradient 0
-start_record head vnode 0 record 0
-load_tokens head vnode 0 micro-batch 0 tokens 0
-head head vnode 0 micro-batch 0 weights 0 tokens 0 input 1 output 2 gradient 0 record 0 starts gradient after 4
-store_record head vnode 0 record 0 after 10
-emit_leaf head vnode 0 node {0} gradient 0 push 0 flags 0
-push head vnode 0 node {0} push 0 flags 0 after 12
-zero_gradient h.0 vnode 0 gradient 0
-recompute h.0 vnode 0 micro-batch 0 weights 1 input 0 inner 0
-backward h.0 vnode 0 micro-batch 0 weights 1 input 0 output 2 inner 0 gradient 0 starts gradient
-emit_leaf h.0 vnode 0 node {0} gradient 0 push 0 flags 0 after 13
-push h.0 vnode 0 node {0} push 0 flags 0 after 17
-zero_gradient embedding vnode 0 gradient 0
-load_tokens embedding vnode 0 micro-batch 0 tokens 0
-backward embedding vnode 0 micro-batch 0 tokens 0 output 2 gradient 0 starts gradient
-emit_leaf embedding vnode 0 node {0} gradient 0 push 0 flags 0 after 18
-push embedding vnode 0 node {0} push 0 flags 0 after 22
+zero_gradient head back vnode 0 gradient 0
+start_record head back vnode 0 record 0
+load_tokens head back vnode 0 micro-batch 0 tokens 0
+head head back vnode 0 micro-batch 0 weights 0 tokens 0 input 1 output 2 gradient 0 record 0 starts gradient after 4
+store_record head back vnode 0 record 0 after 10
+emit_leaf head back vnode 0 node {0} gradient 0 push 0 flags 0
+push head back vnode 0 node {0} push 0 flags 0 after 12
+zero_gradient h.0 back vnode 0 gradient 0
+recompute h.0 back vnode 0 micro-batch 0 weights 1 input 0 inner 0
+backward h.0 back vnode 0 micro-batch 0 weights 1 input 0 output 2 inner 0 gradient 0 starts gradient
+emit_leaf h.0 back vnode 0 node {0} gradient 0 push 0 flags 0 after 13
+push h.0 back vnode 0 node {0} push 0 flags 0 after 17
+zero_gradient embedding back vnode 0 gradient 0
+load_tokens embedding back vnode 0 micro-batch 0 tokens 0
+backward embedding back vnode 0 micro-batch 0 tokens 0 output 2 gradient 0 starts gradient
+emit_leaf embedding back vnode 0 node {0} gradient 0 push 0 flags 0 after 18
+push embedding back vnode 0 node {0} push 0 flags 0 after 22
 )");
 }
 

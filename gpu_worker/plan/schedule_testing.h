@@ -48,8 +48,8 @@ inline std::string Print(const ScheduleShape& s) {
       s.pushes_from_weight_slots ? " leaves from weights" : "", s.documents ? " documents" : "");
 }
 
-// A schedule with all that the checks need. Counts of slots matter to it, whether the first one is larger, and which share
-// memory; so spans stay empty but for that.
+// A schedule with all that the checks need. Counts of slots matter to it, whether the first one is larger, and which
+// share memory; so spans stay empty but for that.
 struct MadeSchedule {
   explicit MadeSchedule(const ScheduleShape& shape) : shape(shape) {
     ModelConfig config = {.num_layers = shape.layers, .d_model = 4, .num_heads = 1, .context = 2, .vocab = 4};

@@ -10,8 +10,8 @@
 
 namespace eps::worker {
 
-// A machine and a model, drawn from a seed: products, links and updates of speeds that differ by what machines differ by;
-// at most `most_places` inner activations of blocks and micro-batches. For tests and benchmarks of the search.
+// A machine and a model, drawn from a seed: products, links and updates of speeds that differ by what machines differ
+// by; at most `most_places` inner activations of blocks and micro-batches. For tests and benchmarks of the search.
 struct SearchInstance {
   SearchInstance(uint64_t seed, int64_t most_places);
   SearchInstance(const SearchInstance&) = delete;

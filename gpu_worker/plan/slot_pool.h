@@ -12,11 +12,13 @@
 
 namespace eps::worker {
 
-// Equal slots that hold values in turn, where it is known beforehand when each value is needed: a value that has to leave
-// is the one that is needed last (Belady's rule), so no other order brings fewer values back.
+// Equal slots that hold values in turn, where it is known beforehand when each value is needed: a value that has to
+// leave is the one that is needed last (Belady's rule), so no other order brings fewer values back.
 //
 // Moments are numbers that rise; a value is whatever number the caller gives it. What is in a slot and what left it is
 // all that the pool knows: copies are the caller's.
+//
+// Threads: none of its own; one caller
 class SlotPool {
  public:
   static constexpr int kNone = -1;
@@ -25,8 +27,8 @@ class SlotPool {
   explicit SlotPool(int num_slots);
 
   int Find(int64_t value) const;  // its slot; kNone: it is in none
-  // A slot for a value that is in none: the empty one that was freed longest ago, so that what used it last is over; else
-  // that of the value needed last, which leaves. At least one slot is not pinned.
+  // A slot for a value that is in none: the empty one that was freed longest ago, so that what used it last is over;
+  // else that of the value needed last, which leaves. At least one slot is not pinned.
   int Take(int64_t value, int64_t next_use);
   // As Take, but kNone rather than making a value leave that is needed before this one.
   int TryTake(int64_t value, int64_t next_use);

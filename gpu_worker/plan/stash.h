@@ -14,9 +14,12 @@ namespace eps::worker {
 // The moments, as of Turns, at which values were made that came to be loaded again: no other need be stored.
 using Reloaded = std::vector<bool>;
 
-// Activations of one kind (boundaries and gradients under way, or inner activations): in slots of the device, on the host,
-// or both. What leaves its slot can come back only if it was stored when it was made. Which do is known once a schedule was
-// built that stores all of them; a second build, told of it, ends in the same slots and stores those alone.
+// Activations of one kind (boundaries and gradients under way, or inner activations): in slots of the device, on the
+// host, or both. What leaves its slot can come back only if it was stored when it was made. Which do is known once a
+// schedule was built that stores all of them; a second build, told of it, ends in the same slots and stores those
+// alone.
+//
+// Threads: none of its own; one caller
 class Stash {
  public:
   // reloaded: null: everything is stored; else of a build before this one, which outlives this

@@ -22,8 +22,8 @@
 namespace eps::worker {
 namespace {
 
-// Whether all is there that the model asks for: of a layer below the lowest that trained when it was measured there is no
-// backward.
+// Whether all is there that the model asks for: of a layer below the lowest that trained when it was measured there is
+// no backward.
 bool IsWhole(const LayerTimes& times, const ModelSpec& model) {
   const bool has_backward = std::any_of(model.layers.begin(), model.layers.end(), [&](const LayerSpec& layer) {
     return layer.kind == times.kind && layer.id >= model.lowest_trainable_layer();
@@ -31,15 +31,20 @@ bool IsWhole(const LayerTimes& times, const ModelSpec& model) {
   return times.forward_seconds > 0 && (!has_backward || times.backward_seconds > 0);
 }
 
+// How unlike two shapes are, to choose whose times are scaled: by the width first, as rates change more with the shape
+// of a product than with the number of its rows.
 double Distance(const LayerShape& a, const LayerShape& b) {
+  constexpr double kOfRows = 0.5;     // beside 1 of the width
+  constexpr double kOtherDtype = 10;  // farther than e^10 = 22,000 times the width: another dtype's rates come last
   const auto ratio = [](int64_t x, int64_t y) {
     return std::abs(
         std::log(static_cast<double>(std::max<int64_t>(x, 1)) / static_cast<double>(std::max<int64_t>(y, 1))));
   };
-  return ratio(a.C, b.C) + 0.5 * ratio(a.M(), b.M()) + (a.act_bytes() == b.act_bytes() ? 0 : 10);
+  return ratio(a.C, b.C) + kOfRows * ratio(a.M(), b.M()) + (a.act_bytes() == b.act_bytes() ? 0 : kOtherDtype);
 }
 
-// As operations and bytes together: a byte is as dear as ten operations, within a factor of three of what cpus and GPUs give.
+// As operations and bytes together: a byte is as dear as ten operations, within a factor of three of what cpus and GPUs
+// give.
 double Scaled(double seconds, double operations, double of_operations, double bytes, double of_bytes) {
   constexpr double kOperationsPerByte = 10;
   const double weight = operations + kOperationsPerByte * bytes;
@@ -74,8 +79,8 @@ LayerShape ShapeOf(const ModelSpec& model, const RunConfig& run, const KernelSiz
                         run.precision.wire, kernels.compute_dtype);
 }
 
-// Of the update of one element: its wire form, rest and moments, read and written; contributions are read beside. LAMB reads
-// the master and the moments once more before.
+// Of the update of one element: its wire form, rest and moments, read and written; contributions are read beside. LAMB
+// reads the master and the moments once more before.
 double UpdateBytes(const RunConfig& run) {
   const double weights = run.precision.wire == Dtype::kF16 ? 10 : 8;
   const double moments = static_cast<double>(run.optimizer.num_moments()) *
@@ -85,8 +90,8 @@ double UpdateBytes(const RunConfig& run) {
   return weights + 2 * moments + (is_lamb ? 4 + moments : 0) + held;
 }
 
-// How often contributions are read: where norms are of a blob, once for each before the update. Held ones are read for their
-// sum alone.
+// How often contributions are read: where norms are of a blob, once for each before the update. Held ones are read for
+// their sum alone.
 int ReadsOfContributions(const RunConfig& run) {
   if (run.defers_updates()) return 1;
   return 1 + (run.optimizer.clip == ClipMode::kPerBlob ? 1 : 0) + (run.optimizer.rule == OptimizerRule::kLamb ? 1 : 0);
@@ -110,9 +115,9 @@ double UnreadShare(int64_t vocab, double tokens) {
   return unread / static_cast<double>(vocab);
 }
 
-// Of a blob's update, the part that need not wait for the embedding's gradient (eps_server/optimizer/unread_rows.h): rows of
-// the token table that no token of a step reads. Not counted: that contributions to the table are then read once more, which
-// of most chunks lie in a cache still.
+// Of a blob's update, the part that need not wait for the embedding's gradient (eps_server/optimizer/unread_rows.h):
+// rows of the token table that no token of a step reads. Not counted: that contributions to the table are then read
+// once more, which of most chunks lie in a cache still.
 double EarlyShare(const BlobSpec& blob, const ModelSpec& model, const RunConfig& run) {
   if (blob.frozen || !run.updates_unread_rows_early()) return 0;
   double elems = 0;
@@ -308,7 +313,7 @@ StepCosts CostsOf(const Profile& profile, const ModelSpec& model, const RunConfi
   StepCosts costs;
   costs.seconds = StepSeconds(profile, model, run, kernels, link, group);
   costs.handover_seconds = profile.handover_seconds;
-  costs.between_steps_seconds = profile.step_seconds;
+  costs.between_steps_seconds = profile.between_steps_seconds;
   costs.sharing = profile.sharing;
   // Of a group, what all members push of a layer.
   const double group_bytes = group != nullptr ? BytesOfRoots(*group) : 0;
@@ -342,9 +347,10 @@ Profile BesideOthers(Profile profile, LinkKind link, int workers) {
   const double most = profile.update_bytes_per_second / (workers * traffic);
   profile.in_bytes_per_second = std::min(profile.in_bytes_per_second, most);
   profile.out_bytes_per_second = std::min(profile.out_bytes_per_second, most);
+  constexpr double kLeastSpeed = 0.01;  // so that updates end, however many workers there are
   for (const Activity copies : {Activity::kIn, Activity::kOut}) {
     double& speed = profile.sharing[static_cast<size_t>(Activity::kUpdate)][static_cast<size_t>(copies)];
-    speed = std::max(0.01, std::pow(speed, workers));
+    speed = std::max(kLeastSpeed, std::pow(speed, workers));
   }
   return profile;
 }

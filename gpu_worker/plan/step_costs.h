@@ -22,22 +22,23 @@ enum class LinkKind {
 // device: "cpu", "cuda:0". AUTO means shared memory here: a plan does not know where its worker will be.
 LinkKind LinkOf(const std::string& device, TransportChoice transport);
 
-// What each step of a run costs on a machine that was measured. A layer that was measured in its shape, with a backward if
-// the run needs one, has its times; for others those of the shape nearest in width and tokens, one that has the backward
-// before any that has none, by their operations and bytes. Where none has, the backward is made from the forward.
+// What each step of a run costs on a machine that was measured. A layer that was measured in its shape, with a backward
+// if the run needs one, has its times; for others those of the shape nearest in width and tokens, one that has the
+// backward before any that has none, by their operations and bytes. Where none has, the backward is made from the
+// forward.
 //
-// group: of which the worker is the member of its rank; null: it goes alone. Exchanges were not measured: with the `cpu`
-// device both ways are copies within the host's memory, one after the other; GPUs are taken to reach each other, both ways
-// at once, as fast as they reach the host. Members that come late to an exchange are not in it.
+// group: of which the worker is the member of its rank; null: it goes alone. Exchanges were not measured: with the
+// `cpu` device both ways are copies within the host's memory, one after the other; GPUs are taken to reach each other,
+// both ways at once, as fast as they reach the host. Members that come late to an exchange are not in it.
 StepCosts CostsOf(const Profile& profile, const ModelSpec& model, const RunConfig& run, const KernelSizes& kernels,
                   LinkKind link, const GroupParts* group = nullptr);
 
-// The machine as one of several workers has it that are alike and do the same at once (StepOnPaper). Over a network each
-// is taken to have a host of its own, also where a group is not.
+// The machine as one of several workers has it that are alike and do the same at once (StepOnPaper). Over a network
+// each is taken to have a host of its own, also where a group is not.
 Profile BesideOthers(Profile profile, LinkKind link, int workers);
 
-// Whether a layer takes as long in one shape as in the other: of dropout it counts whether there is any, as a mask costs as
-// much as a norm.
+// Whether a layer takes as long in one shape as in the other: of dropout it counts whether there is any, as a mask
+// costs as much as a norm.
 bool HaveSameTimes(LayerKind kind, const LayerShape& a, const LayerShape& b);
 
 // Whether every kind of layer of the run was measured in its very shape.

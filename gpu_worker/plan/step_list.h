@@ -16,6 +16,8 @@ RelayStep StepOfVnode(RelayStep::Kind kind, const Turn& turn);
 RelayStep StepOfVisit(RelayStep::Kind kind, const Turn& turn);
 
 // A schedule under way: steps in their order, each with those that it waits for.
+//
+// Threads: none of its own; one caller
 class StepList {
  public:
   // lists: false where the order is gone through for what comes of it, and nobody asks for the steps

@@ -16,11 +16,11 @@ namespace eps::worker {
 struct StepCosts {
   std::function<double(const RelayStep&)> seconds;  // of the step's stream; a pull's: without waiting for its version
   std::vector<double> update_seconds;               // by blob; 0: frozen
-  // By blob, of update_seconds: what waits for the gradients of all layers but the first that has the blob; where there is
-  // no other, for that of any layer. Empty, or 0 (always where updates are held): nothing does.
+  // By blob, of update_seconds: what waits for the gradients of all layers but the first that has the blob; where there
+  // is no other, for that of any layer. Empty, or 0 (always where updates are held): nothing does.
   std::vector<double> early_update_seconds;
-  // By blob, where updates are held until the whole step's norm is known (EXACT clipping, loss scaling): its sum is made
-  // when its gradient is in, its update follows when all are, the first layer's first. Empty: updates are eager.
+  // By blob, where updates are held until the whole step's norm is known (EXACT clipping, loss scaling): its sum is
+  // made when its gradient is in, its update follows when all are, the first layer's first. Empty: updates are eager.
   std::vector<double> sum_seconds;
   // What a push adds to its layer's sum or update, where it is read.
   std::function<double(const RelayStep&)> contribution_seconds = [](const RelayStep&) { return 0.0; };
@@ -47,9 +47,10 @@ struct Timeline {
   Activity bound() const;
 };
 
-// Carries a schedule out on paper: each stream takes its steps in their order, a step starts when those that it waits for
-// are done (a pull, when its blobs' versions are there as well), and what runs at once shares the machine as `sharing`
-// says. A discrete-event simulation, of a few steps in a row, as updates reach into the next one: cost O(steps).
+// Carries a schedule out on paper: each stream takes its steps in their order, a step starts when those that it waits
+// for are done (a pull, when its blobs' versions are there as well), and what runs at once shares the machine as
+// `sharing` says. A discrete-event simulation, of a few steps in a row, as updates reach into the next one: cost
+// O(steps).
 //
 // One worker, which has every vnode of the step in one pass; or one of several that are alike (BesideOthers).
 Timeline Simulate(const ModelSpec& model, const std::vector<RelayStep>& steps, const StepCosts& costs);

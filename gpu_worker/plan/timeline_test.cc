@@ -99,8 +99,8 @@ TEST(TimelineTest, AnUpdateIsInterruptedForOnesThatArePulledBeforeIt) {
   const auto last_block = static_cast<size_t>(made.model.layers[4].blobs[0].blob.value());
   made.costs.update_seconds[last_block] = 10;
   const Timeline timeline = made.Run();
-  // It begins 14 after the step did, is interrupted for three blocks and both blobs of the embedding, and is over 4 before
-  // the next forward wants it.
+  // It begins 14 after the step did, is interrupted for three blocks and both blobs of the embedding, and is over 4
+  // before the next forward wants it.
   EXPECT_DOUBLE_EQ(timeline.step_seconds, 2 * (5 + 1 + 5) + 2 * 0.5);
   EXPECT_DOUBLE_EQ(Wait(timeline, WaitCause::kVersion), 2 * 0.5);
   double seconds = 0;
@@ -114,7 +114,8 @@ TEST(TimelineTest, AnUpdateIsInterruptedForOnesThatArePulledBeforeIt) {
   EXPECT_GT(spans, 1);
 }
 
-// Of the tied token table, blob 0, behind the head's gradient; of another blob of one layer, behind the step's first one.
+// Of the tied token table, blob 0, behind the head's gradient; of another blob of one layer, behind the step's first
+// one.
 TEST(TimelineTest, WhatIsUpdatedEarlyIsNotWaitedForAtTheEnd) {
   Made made;
   made.seconds = {{Kind::kForward, 1}, {Kind::kBackward, 1}, {Kind::kHead, 1}};
@@ -180,8 +181,8 @@ TEST(TimelineTest, ActivitiesThatShareTheMachineSlowEachOtherDown) {
   made.costs.sharing[static_cast<size_t>(Activity::kCompute)][static_cast<size_t>(Activity::kOut)] = 0.5;
   made.costs.sharing[static_cast<size_t>(Activity::kOut)][static_cast<size_t>(Activity::kCompute)] = 0.5;
   const Timeline timeline = made.Run();
-  // Three forwards and the head alone: 4. Then three backwards beside pushes of the head and the blocks at half speed: 6,
-  // in which 3 of their 8 seconds are pushed; the rest alone.
+  // Three forwards and the head alone: 4. Then three backwards beside pushes of the head and the blocks at half speed:
+  // 6, in which 3 of their 8 seconds are pushed; the rest alone.
   EXPECT_DOUBLE_EQ(timeline.step_seconds, 4 + 6 + (8 - 3));
   EXPECT_DOUBLE_EQ(Busy(timeline, Activity::kOut), 11);
   EXPECT_EQ(timeline.bound(), Activity::kOut);

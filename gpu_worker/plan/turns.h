@@ -26,13 +26,15 @@ struct Turn {
   bool needs_weights() const { return kind != LayerKind::kEmbedding || !backward; }
 };
 
-// The turns of a pass in their order: every layer's items on the way there, the head's, and back to the lowest layer that
-// trains. A turn's index is its moment.
+// The turns of a pass in their order: every layer's items on the way there, the head's, and back to the lowest layer
+// that trains. A turn's index is its moment.
 //
-// That is breadth first: a layer is there once for all items, whose activations all wait for the way back. The last blocks
-// may be depth first instead: each item passes through them, the head and back before the next item comes, so that what
-// they keep inside is that of one item, while the weights and gradients of all of them are there. The items of a layer have
-// the same order either way.
+// That is breadth first: a layer is there once for all items, whose activations all wait for the way back. The last
+// blocks may be depth first instead: each item passes through them, the head and back before the next item comes, so
+// that what they keep inside is that of one item, while the weights and gradients of all of them are there. The items
+// of a layer have the same order either way.
+//
+// Threads: never changes after construction; safe
 class Turns {
  public:
   // depth_first_blocks: so many of the last ones, of those that have a backward
@@ -47,6 +49,10 @@ class Turns {
   // Whether its layer's weights are needed no more by then: a block's that is depth first until its last backward.
   bool EndsVisit(const Turn& turn) const {
     return turn.needs_weights() && turn.item == num_items_ - 1 && (turn.backward || !turn.depth_first);
+  }
+  // Whether its vnode's gradient of the layer is complete with it.
+  bool EndsVnode(const Turn& turn) const {
+    return turn.backward && !forward_only_ && turn.micro_batch == micro_batches_ - 1;
   }
   // Blocks that have a backward some time after their forward: the lowest of them, and how many there are.
   int first_stashed_block() const { return first_backward_block_; }

@@ -29,9 +29,9 @@ WeightSlots::WeightSlots(const ModelSpec& model, const RelayPlan& plan, const Tu
   FindBlocksForLargeSlot();
 }
 
-// On the way back any block may have it. On the way there not the last ones before the head, as many as the small slots hold
-// beside the depth-first blocks: the head would take the place of weights that are needed first on the way back. A block that
-// is depth first never, as the head comes before it is over.
+// On the way back any block may have it. On the way there not the last ones before the head, as many as the small slots
+// hold beside the depth-first blocks: the head would take the place of weights that are needed first on the way back. A
+// block that is depth first never, as the head comes before it is over.
 void WeightSlots::FindBlocksForLargeSlot() {
   may_take_large_.resize(visits_.size());
   bool large_follows = false;

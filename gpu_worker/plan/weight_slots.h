@@ -11,11 +11,13 @@
 
 namespace eps::worker {
 
-// Which slot the weights of each visit to a layer lie in, and when they can be pulled: as many visits ahead as there are
-// slots. What is in a slot still is not pulled again, and what is needed last leaves.
+// Which slot the weights of each visit to a layer lie in, and when they can be pulled: as many visits ahead as there
+// are slots. What is in a slot still is not pulled again, and what is needed last leaves.
 //
 // All slots but the first may have room for no more than a block (RelayPlan::weight_slots). Where embedding or head are
 // larger, they go to the first one, and blocks only while neither needs it.
+//
+// Threads: none of its own; one caller
 class WeightSlots {
  public:
   struct Pull {

@@ -34,7 +34,7 @@ constexpr std::array<std::pair<const char*, double Profile::*>, 5> kSpeeds = {{
 }};
 constexpr std::array<std::pair<const char*, double Profile::*>, 2> kDelays = {{
     {"handover_seconds", &Profile::handover_seconds},
-    {"step_seconds", &Profile::step_seconds},
+    {"step_seconds", &Profile::between_steps_seconds},  // between two steps: docs/planning.md
 }};
 constexpr std::array<std::pair<const char*, double LayerTimes::*>, 4> kTimes = {{
     {"forward_seconds", &LayerTimes::forward_seconds},

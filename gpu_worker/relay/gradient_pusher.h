@@ -42,8 +42,8 @@ class GradientPusher {
   // The out-stream is idle. is_last: of those that compute what a step was assigned.
   void BeginPass(bool is_last) { buffers_.BeginPass(is_last); }
 
-  // `pass` and `group` must live until the out-stream is idle. Errors (in the stream): RESOURCE_EXHAUSTED the host has no
-  // memory for the gradient, the group's and the device's. The transport's come from its Flush.
+  // `pass` and `group` must live until the out-stream is idle. Errors (in the stream): RESOURCE_EXHAUSTED the host has
+  // no memory for the gradient, the group's and the device's. The transport's come from its Flush.
 
   // Of a worker alone: one contribution for each of the layer's blobs that is not frozen.
   void EnqueuePush(const RelayStep& step, const PassContext& pass);
@@ -67,7 +67,7 @@ class GradientPusher {
     TreeNode node;
     const std::byte* flags = nullptr;  // on the device: whether it is finite
     int num_flags = 0;
-    int first_flag = 0;  // of the node's
+    int first_flag = 0;    // of the node's
     bool may_wait = true;  // for room: RelayStep's
     std::vector<PushedPart> parts;
   };

@@ -18,8 +18,8 @@ namespace eps::worker {
 Exchange ExchangeWeights(const GroupParts& parts, LayerId layer, Dtype wire, std::byte* slot);
 
 // One round of a layer's gradients, with the finite flags of the nodes that travel.
-// push: this member's node, the whole layer in fp32; null: it has none in this round. area: the group area, which has its
-// own part of it already. flags: int32, one for each vnode of the run; those of its own node are set.
+// push: this member's node, the whole layer in fp32; null: it has none in this round. area: the group area, which has
+// its own part of it already. flags: int32, one for each vnode of the run; those of its own node are set.
 Exchange ExchangeGradients(const GroupParts& parts, LayerId layer, int round, const std::byte* push, std::byte* area,
                            std::byte* flags);
 

@@ -43,6 +43,8 @@ struct PassContext {
 bool ReadsInPlace(const LayerSpec& layer, const PassContext& pass);
 
 // Runs the steps of the compute stream: the arena's slots, the layers, the kernel table.
+//
+// Threads: none of its own; one caller
 class LayerRunner {
  public:
   // All outlive the runner. `kernels` run on `compute`.

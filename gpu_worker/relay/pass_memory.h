@@ -19,8 +19,8 @@ struct StartValues {
   LossRecord record;
 };
 
-// The host's end of a pass's copies, but for weights and pushed gradients: memory of the device's choice, as copies of any
-// other kind keep a GPU's stream, or the thread that issues its work, waiting.
+// The host's end of a pass's copies, but for weights and pushed gradients: memory of the device's choice, as copies of
+// any other kind keep a GPU's stream, or the thread that issues its work, waiting.
 //
 // An item is a micro-batch of a pass: vnode * micro_batches + micro_batch.
 //

@@ -12,8 +12,8 @@
 namespace eps::worker {
 
 // Writes what a device's streams did in each pass: a line of the picture for each stream, an event for each step of the
-// relay, and for each wait in front of one. A wait for a version lies within the pull that it is of, on the in-stream, and one
-// for room within its push, on the out-stream.
+// relay, and for each wait in front of one. A wait for a version lies within the pull that it is of, on the in-stream,
+// and one for room within its push, on the out-stream.
 //
 // Threads: one
 class PassTrace {

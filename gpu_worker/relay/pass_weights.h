@@ -8,8 +8,8 @@
 
 namespace eps::worker {
 
-// How the weights of a pass come to where its kernels read them. A member of a group brings its part of a layer to the slot
-// and gets the rest from the others; with kInPlace it takes the layer whole, and nothing is exchanged.
+// How the weights of a pass come to where its kernels read them. A member of a group brings its part of a layer to the
+// slot and gets the rest from the others; with kInPlace it takes the layer whole, and nothing is exchanged.
 enum class WeightSource {
   kInPlace,  // kernels read them where the daemon has them; what they cannot (ReadsInPlace) is pulled to the slot
   kCopied,   // the device copies them to the slot, from where the daemon has them
@@ -20,7 +20,8 @@ enum class WeightSource {
 struct PassWeights {
   Version version;
   WeightSource source = WeightSource::kPulled;
-  // By blob: where the daemon has it, in this host's memory, as long as the step is open; of kInPlace and kCopied alone.
+  // By blob: where the daemon has it, in this host's memory, as long as the step is open; of kInPlace and kCopied
+  // alone.
   std::vector<const std::byte*> addresses = {};
 
   bool in_place() const { return source == WeightSource::kInPlace; }

@@ -20,8 +20,8 @@ class PullClock {
   // Forgets everything: a pass begins.
   void Start() { version_waits_.clear(); }
 
-  // A blob was asked for at `begin`, waited `version_wait_seconds` for its version, and was there at `end`. Pulls run one
-  // after the other.
+  // A blob was asked for at `begin`, waited `version_wait_seconds` for its version, and was there at `end`. Pulls run
+  // one after the other.
   void Pulled(Time begin, double version_wait_seconds, Time end);
 
   // Of what was pulled since Start, one after the other.

@@ -18,20 +18,20 @@
 
 namespace eps::worker {
 
-// Host memory for gradients on their way to the daemon: the transport's, where it has any, as it is sent without a copy; else
-// one block of most_bytes. A piece of it comes back when the last Contribution that points into it is let go, which may be
-// after the pool itself is gone.
+// Host memory for gradients on their way to the daemon: the transport's, where it has any, as it is sent without a
+// copy; else one block of most_bytes. A piece of it comes back when the last Contribution that points into it is let
+// go, which may be after the pool itself is gone.
 //
-// A gradient for which there is none waits, and with it the relay, which would otherwise run ahead of a daemon that takes
-// gradients more slowly than they are made, until the host held the whole model's. It does not wait for ever:
+// A gradient for which there is none waits, and with it the relay, which would otherwise run ahead of a daemon that
+// takes gradients more slowly than they are made, until the host held the whole model's. It does not wait for ever:
 // - What a pass has under way alone always gets memory, of its own where there is no other.
-// - Pushes of a pass wait only where they come highest layer first (RelayStep::may_wait). The daemon always takes what the
-//   highest incomplete layer needs (AdmissionWindow); if that is with another worker, all that this one has under way lies
-//   above it, is complete by then, and is let go. So the workers that are furthest behind go on.
-// - If these are lost, and it is this one that is to do their work, an order has come (`is_awaited`), and what the pass has left
-//   to push gets memory of its own.
-// - A pass does not count what those before it left under way, which may be waiting for just what this one makes. Where a
-//   further pass of the same order follows, without which no layer is complete, nothing waits (BeginPass).
+// - Pushes of a pass wait only where they come highest layer first (RelayStep::may_wait). The daemon always takes what
+//   the highest incomplete layer needs (AdmissionWindow); if that is with another worker, all that this one has under
+//   way lies above it, is complete by then, and is let go. So the workers that are furthest behind go on.
+// - If these are lost, and it is this one that is to do their work, an order has come (`is_awaited`), and what the pass
+//   has left to push gets memory of its own.
+// - A pass does not count what those before it left under way, which may be waiting for just what this one makes. Where
+//   a further pass of the same order follows, without which no layer is complete, nothing waits (BeginPass).
 //
 // Threads: Acquire from one; BeginPass and TakeWaits while nobody is in Acquire; owners are let go on any
 class PushBuffers {

@@ -17,6 +17,7 @@
 #include "common/base/ids.h"
 #include "common/schedule/chunk_range.h"
 #include "common/testing/status_matchers.h"
+#include "gmock/gmock.h"
 #include "gpu_worker/device/cpu/cpu_device.h"
 #include "gpu_worker/device/device.h"
 #include "gpu_worker/transport/transport.h"
@@ -36,7 +37,9 @@ class PoorDevice : public Device {
   absl::StatusOr<HostMemory> NewHostMemory(int64_t num_bytes) override {
     if (none_left) return absl::ResourceExhaustedError("none left");
     asked_for.push_back(num_bytes);
-    return device_->NewHostMemory(num_bytes);
+    absl::StatusOr<HostMemory> memory = device_->NewHostMemory(num_bytes);
+    if (memory.ok()) newest_block = memory->owner;
+    return memory;
   }
   Stream& stream(StreamId id) override { return device_->stream(id); }
   std::unique_ptr<Event> NewEvent() override { return device_->NewEvent(); }
@@ -45,6 +48,7 @@ class PoorDevice : public Device {
 
   bool none_left = false;
   std::vector<int64_t> asked_for;  // bytes
+  std::weak_ptr<void> newest_block;
 
  private:
   const std::unique_ptr<Device> device_ = NewCpuDevice({.arena_bytes = 0, .threads = 1}).value();
@@ -203,9 +207,13 @@ TEST_F(PushBuffersTest, TheTransportsMemoryIsTakenAndWaitedFor) {
 TEST_F(PushBuffersTest, APlaceOutlivesThePool) {
   auto pool = std::make_unique<PushBuffers>(Pool(16));
   PushMemory memory = Acquire(*pool, 16);
-  pool.reset();
   std::memset(memory.bytes.data(), 1, memory.bytes.size());
-  memory = {};
+  pool.reset();
+  std::shared_ptr<void> copy = std::move(memory.owner);
+  EXPECT_FALSE(device_->newest_block.expired());
+  EXPECT_THAT(memory.bytes, ::testing::Each(std::byte{1}));
+  copy.reset();
+  EXPECT_TRUE(device_->newest_block.expired());
 }
 
 TEST_F(PushBuffersTest, WhatTheHostDoesNotHaveIsRefusedAndNotCounted) {

@@ -332,8 +332,8 @@ absl::StatusOr<std::vector<float>> RelayExecutorImpl::NextTokenLogits(Version ve
 }
 
 const std::vector<RelayStep>& RelayExecutorImpl::Schedule(const PassShape& shape) {
-  // A worker's vnodes change only when workers come or go, or differ in speed, so a few schedules serve a whole run. With
-  // layers dropped each step has its own, which takes milliseconds to build, and is not seen again.
+  // A worker's vnodes change only when workers come or go, or differ in speed, so a few schedules serve a whole run.
+  // With layers dropped each step has its own, which takes milliseconds to build, and is not seen again.
   const size_t most_schedules = run_.layer_drop.is_on() ? 2 : 8;
   const ScheduleKey key(shape.vnodes, shape.forward_only, shape.evaluates, shape.group_rounds, shape.dropped);
   const auto found = schedules_.find(key);
@@ -363,8 +363,8 @@ absl::Status RelayExecutorImpl::Execute(Pass& pass) {
   }
 
   // Every stream is synchronised, failed or not: what is queued points into `pass`. What comes over the wire are the
-  // in-stream's and the out-stream's host calls: the compute stream catches those errors, and may itself have one of the
-  // device alone.
+  // in-stream's and the out-stream's host calls: the compute stream catches those errors, and may itself have one of
+  // the device alone.
   // In a group the out-stream is first: where compute has failed it is the one that learns of it without the other
   // members, who may be waiting for what this one does not do any more.
   const auto order = pass.group == nullptr ? std::array{StreamId::kIn, StreamId::kOut, StreamId::kCompute}

@@ -125,8 +125,8 @@ Assignment Only(const Assignment& all, const std::vector<int>& vnodes) {
   return some;
 }
 
-// Memory as a daemon shares it: written here, and mapped once more for the worker, whose device may take the permission to
-// write from its pages.
+// Memory as a daemon shares it: written here, and mapped once more for the worker, whose device may take the permission
+// to write from its pages.
 class SharedPlace {
  public:
   explicit SharedPlace(int64_t num_bytes)
@@ -140,8 +140,8 @@ class SharedPlace {
   SharedSegment written_, read_;
 };
 
-// Has the weights in memory of its own, as shared memory has: a pull waits, and whoever wants them reads them there. And
-// it hands out the memory of contributions.
+// Has the weights in memory of its own, as shared memory has: a pull waits, and whoever wants them reads them there.
+// And it hands out the memory of contributions.
 class InPlaceTransport : public Transport {
  public:
   InPlaceTransport(const ModelSpec* model, Dtype wire, InProcessTransport* inner) : model_(*model), inner_(*inner) {

@@ -33,8 +33,8 @@ class WeightPuller {
   WeightPuller(const ModelSpec& model, Device& device, Transport& transport, const ArenaMap& arena, Dtype wire,
                PullClock& clock);
 
-  // Where a pass with `version` of every blob finds them. Where the transport has them in this host's memory, nothing else
-  // copies them: kernels read them there, or one copy brings them into the arena.
+  // Where a pass with `version` of every blob finds them. Where the transport has them in this host's memory, nothing
+  // else copies them: kernels read them there, or one copy brings them into the arena.
   //
   // Errors: RESOURCE_EXHAUSTED they lie nowhere, and the host has no memory to pull them to
   absl::StatusOr<PassWeights> Find(Version version);
