@@ -19,9 +19,9 @@
 #include "common/base/status_macros.h"
 #include "common/model/layer_drop.h"
 #include "common/schedule/reduction_tree.h"
-#include "common/spec/moment_format.h"
 #include "common/tensor/dtype.h"
 #include "eps_server/optimizer/chunk_kernels.h"
+#include "eps_server/optimizer/chunk_work.h"
 #include "eps_server/optimizer/held_gradients.h"
 #include "eps_server/optimizer/moment_rounding.h"
 #include "eps_server/optimizer/nonfinite_gradient.h"
@@ -41,35 +41,6 @@ double ClipScale(const OptimizerConfig& optimizer, double norm) {
   return std::min(1.0, optimizer.clip_norm / (norm + kClipEpsilon));
 }
 
-// What a pass over a chunk has to read.
-int64_t GradientBytes(const ChunkGradient& gradient, int64_t num_elems) {
-  int64_t bytes = 0;
-  for (const GradientOperand& operand : gradient.operands) bytes += num_elems * SizeOf(operand.dtype);
-  return bytes;
-}
-
-// What an update of so many elements, whole units of moments, has to read and write of the model: the wire form, unless
-// the master lies beside it, and its successor; the master or its rest, and the moments, all in place.
-int64_t StateBytes(const ChunkState& state, int64_t num_elems) {
-  const int64_t moments = (state.moment1 != nullptr) + (state.moment2 != nullptr);
-  const int64_t rest = (state.rest != nullptr ? 2 : 0) + (state.master != nullptr ? 4 : 0);
-  const int64_t wire_forms = state.master != nullptr ? 1 : 2;
-  return num_elems * (wire_forms * SizeOf(state.wire_dtype) + 2 * rest) +
-         2 * moments * MomentBytes(state.moment_format, num_elems);
-}
-
-// What LAMB's first pass has to read of it.
-int64_t ReadBytes(const ChunkState& state) {
-  const int64_t master = state.master != nullptr ? 4 : SizeOf(state.wire_dtype) + (state.rest != nullptr ? 2 : 0);
-  return state.num_elems * master + 2 * MomentBytes(state.moment_format, state.num_elems);
-}
-
-int64_t NumElems(absl::Span<const GroupRange> ranges) {
-  int64_t num_elems = 0;
-  for (const GroupRange& range : ranges) num_elems += range.end - range.begin;
-  return num_elems;
-}
-
 using SharedScalars = std::shared_ptr<const UpdateScalars>;
 
 class UpdateEngineImpl final : public UpdateEngine {
@@ -77,8 +48,6 @@ class UpdateEngineImpl final : public UpdateEngine {
   UpdateEngineImpl(Options options, HeldGradients held_gradients)
       : model_(*options.model),
         run_(*options.run),
-        store_(*options.store),
-        witness_(options.witness),
         trace_(options.trace),
         clip_(options.run->optimizer.clip),
         has_trust_ratios_(options.run->optimizer.rule == OptimizerRule::kLamb),
@@ -91,6 +60,7 @@ class UpdateEngineImpl final : public UpdateEngine {
         table_(run_.updates_unread_rows_early() ? TokenTable(model_) : std::nullopt),
         held_gradients_(std::move(held_gradients)),
         drop_(model_, run_.layer_drop),
+        work_(model_, *options.store, groups_, options.witness),
         last_norm_(options.last_norm),
         updates_(std::move(options.updates)),
         next_loss_scale_(options.loss_scale),
@@ -173,8 +143,8 @@ class UpdateEngineImpl final : public UpdateEngine {
   }
 
   UpdateCounts counts() const override {
-    return {.updated_elems = updated_elems_,
-            .moved_bytes = moved_bytes_,
+    return {.updated_elems = work_.updated_elems(),
+            .moved_bytes = work_.moved_bytes(),
             .busy_seconds = 1e-9 * static_cast<double>(busy_nanos_.load()),
             .held_seconds = held_seconds_};
   }
@@ -386,15 +356,15 @@ class UpdateEngineImpl final : public UpdateEngine {
                    const RowsRead* rows) {
     if (gradient.nonfinite_vnode >= 0) return FailNonFinite(blob, chunk, gradient);
     double squares = 0;
-    ShowSum(step, blob, chunk, gradient);
+    work_.ShowSum(step, blob, chunk, gradient);
     if (rows == nullptr) {
-      Update(step, blob, chunk, gradient, scalars, &squares);
+      work_.Update(step, blob, chunk, gradient, scalars, &squares);
     } else if (!UpdateRest(step, chunk, gradient, scalars, *rows, &squares)) {
       return;
     }
     if (!std::isfinite(squares)) return FailNonFinite(blob, chunk, gradient);
     gradient = {};
-    ShowUpdated(step, blob, chunk);
+    work_.ShowUpdated(step, blob, chunk);
     FinishChunk(blob, [&](BlobState& state) { state.squares[chunk] = squares; });
   }
 
@@ -403,12 +373,12 @@ class UpdateEngineImpl final : public UpdateEngine {
                     const RowsRead& rows) {
     const BlobId blob = table_->blob;
     const ChunkParts parts = TablePartsOf(chunk, rows);
-    if (!PaysEarly(store_.Chunk(blob, chunk, ReadVersion(step)), of_head, NumElems(parts.unread))) return;
+    if (!PaysEarly(work_.State(step, blob, chunk), of_head, NumElems(parts.unread))) return;
     {
       MutexLock lock(mu_);
       if (step != step_ || !unread_rows_.Begin(chunk)) return;
     }
-    UpdateRanges(step, blob, chunk, WithoutEmbedding(of_head), parts.unread, scalars, nullptr);
+    work_.UpdateRanges(step, blob, chunk, WithoutEmbedding(of_head), parts.unread, scalars);
     MutexLock lock(mu_);
     std::optional<ChunkGradient> whole = unread_rows_.End(chunk);
     if (whole.has_value()) PushEager(blob, chunk, *std::move(whole));
@@ -431,23 +401,18 @@ class UpdateEngineImpl final : public UpdateEngine {
       FailNonzero(step, chunk, *wrong);
       return false;
     }
-    const int64_t num_elems = model_.blob(blob).chunk_elems(chunk);
-    *squares = SumChunk(gradient, num_elems, nullptr);
-    moved_bytes_ += GradientBytes(gradient, num_elems);
-    UpdateRanges(step, blob, chunk, gradient, parts.rest, scalars, nullptr);
+    *squares = work_.SumAgain(blob, chunk, gradient);
+    work_.UpdateRanges(step, blob, chunk, gradient, parts.rest, scalars);
     return true;
   }
   ChunkParts TablePartsOf(int64_t chunk, const RowsRead& rows) const {
     const BlobId blob = table_->blob;
-    return PartsOf(model_.blob(blob), *table_->tensor, chunk, groups_[blob.value()].ranges[chunk], rows);
+    return PartsOf(model_.blob(blob), *table_->tensor, chunk, work_.RangesOf(blob, chunk), rows);
   }
 
   // PER_BLOB: the pass that finds the blob's norm.
   void MeasureGradient(StepId step, BlobId blob, int64_t chunk, ChunkGradient& gradient) {
-    const int64_t num_elems = model_.blob(blob).chunk_elems(chunk);
-    ShowSum(step, blob, chunk, gradient);
-    const double squares = SumChunk(gradient, num_elems, nullptr);
-    moved_bytes_ += GradientBytes(gradient, num_elems);
+    const double squares = work_.Sum(step, blob, chunk, gradient, nullptr);
     if (gradient.nonfinite_vnode >= 0 || !std::isfinite(squares)) return FailNonFinite(blob, chunk, gradient);
     MutexLock lock(mu_);
     BlobState& state = blobs_[blob.value()];
@@ -466,9 +431,9 @@ class UpdateEngineImpl final : public UpdateEngine {
   // LAMB, whose scale is known from the start: the gradient's norm, and that of the step.
   void MeasureArrived(StepId step, BlobId blob, int64_t chunk, ChunkGradient& gradient, const UpdateScalars& scalars) {
     if (gradient.nonfinite_vnode >= 0) return FailNonFinite(blob, chunk, gradient);
-    ShowSum(step, blob, chunk, gradient);
+    work_.ShowSum(step, blob, chunk, gradient);
     double squares = 0;
-    std::vector<StepSquares> step_squares = Measure(step, blob, chunk, gradient, scalars, &squares);
+    std::vector<StepSquares> step_squares = work_.Measure(step, blob, chunk, gradient, scalars, &squares);
     if (!std::isfinite(squares)) return FailNonFinite(blob, chunk, gradient);
     MutexLock lock(mu_);
     BlobState& state = blobs_[blob.value()];
@@ -480,20 +445,14 @@ class UpdateEngineImpl final : public UpdateEngine {
   // LAMB, PER_BLOB or deferred.
   void MeasureGathered(StepId step, BlobId blob, int64_t chunk, const UpdateScalars& scalars) {
     std::vector<StepSquares> step_squares =
-        Measure(step, blob, chunk, Gathered(blob, chunk, /*is_last=*/false), scalars, nullptr);
+        work_.Measure(step, blob, chunk, Gathered(blob, chunk, /*is_last=*/false), scalars, nullptr);
     MutexLock lock(mu_);
     NoteMeasured(blob, chunk, std::move(step_squares));
   }
 
   // Deferred: the gradient's memory is free after this.
   void SumDeferred(StepId step, BlobId blob, int64_t chunk, ChunkGradient& gradient) {
-    const int64_t num_elems = model_.blob(blob).chunk_elems(chunk);
-    const double squares = SumChunk(gradient, num_elems, held_gradients_.Chunk(blob, chunk));
-    if (witness_ != nullptr) {
-      witness_->OnSummed(step, blob, chunk,
-                         absl::MakeConstSpan(held_gradients_.Chunk(blob, chunk), static_cast<size_t>(num_elems)));
-    }
-    moved_bytes_ += GradientBytes(gradient, num_elems) + num_elems * SizeOf(Dtype::kF32);
+    const double squares = work_.Sum(step, blob, chunk, gradient, held_gradients_.Chunk(blob, chunk));
     std::string nonfinite;
     if (gradient.nonfinite_vnode >= 0 || !std::isfinite(squares))
       nonfinite = DescribeNonFinite(model_.blob(blob), chunk, gradient);
@@ -614,9 +573,7 @@ class UpdateEngineImpl final : public UpdateEngine {
 
   // The next version is this one.
   void CarryOver(StepId step, BlobId blob) {
-    store_.CarryOver(blob, ReadVersion(step));
-    for (int64_t chunk = 0; chunk < model_.blob(blob).num_chunks(); ++chunk) ShowUpdated(step, blob, chunk);
-    moved_bytes_ += model_.blob(blob).num_elems * 2 * SizeOf(store_.wire_dtype());
+    work_.CarryOver(step, blob);
     FinishChunk(blob, [&](BlobState& state) { state.updated = model_.blob(blob).num_chunks() - 1; });
   }
 
@@ -634,44 +591,9 @@ class UpdateEngineImpl final : public UpdateEngine {
   // The last pass, where it is not the only one. Contributions are given back without the lock, and before the blob is
   // told.
   void UpdateGathered(StepId step, BlobId blob, int64_t chunk, const UpdateScalars& scalars) {
-    Update(step, blob, chunk, Gathered(blob, chunk, /*is_last=*/true), scalars, nullptr);
-    ShowUpdated(step, blob, chunk);
+    work_.Update(step, blob, chunk, Gathered(blob, chunk, /*is_last=*/true), scalars, nullptr);
+    work_.ShowUpdated(step, blob, chunk);
     FinishChunk(blob, [](BlobState&) {});
-  }
-
-  // A sum that an update makes in passing is made once more for the witness alone.
-  void ShowSum(StepId step, BlobId blob, int64_t chunk, const ChunkGradient& gradient) {
-    if (witness_ == nullptr) return;
-    std::vector<float> sum(static_cast<size_t>(model_.blob(blob).chunk_elems(chunk)));
-    SumChunk(gradient, static_cast<int64_t>(sum.size()), sum.data());
-    witness_->OnSummed(step, blob, chunk, sum);
-  }
-  void ShowUpdated(StepId step, BlobId blob, int64_t chunk) {
-    if (witness_ != nullptr) witness_->OnUpdated(step, blob, chunk);
-  }
-
-  void Update(StepId step, BlobId blob, int64_t chunk, const ChunkGradient& gradient, const UpdateScalars& scalars,
-              double* squares) {
-    UpdateRanges(step, blob, chunk, gradient, groups_[blob.value()].ranges[chunk], scalars, squares);
-  }
-  void UpdateRanges(StepId step, BlobId blob, int64_t chunk, const ChunkGradient& gradient,
-                    absl::Span<const GroupRange> ranges, const UpdateScalars& scalars, double* squares) {
-    const ChunkState state = store_.Chunk(blob, chunk, ReadVersion(step));
-    UpdateChunk(state, gradient, ranges, scalars, squares);
-    const int64_t num_elems = NumElems(ranges);
-    updated_elems_ += num_elems;
-    moved_bytes_ += GradientBytes(gradient, num_elems) + StateBytes(state, num_elems);
-  }
-
-  std::vector<StepSquares> Measure(StepId step, BlobId blob, int64_t chunk, const ChunkGradient& gradient,
-                                   const UpdateScalars& scalars, double* squares) {
-    const ChunkState state = store_.Chunk(blob, chunk, ReadVersion(step));
-    const std::vector<GroupRange>& ranges = groups_[blob.value()].ranges[chunk];
-    std::vector<StepSquares> step_squares(ranges.size());
-    const double of_gradient = MeasureSteps(state, gradient, ranges, scalars, absl::MakeSpan(step_squares));
-    if (squares != nullptr) *squares = of_gradient;
-    moved_bytes_ += GradientBytes(gradient, state.num_elems) + ReadBytes(state);
-    return step_squares;
   }
 
   template <typename Note>
@@ -749,9 +671,7 @@ class UpdateEngineImpl final : public UpdateEngine {
   // Fixed after construction.
   const ModelSpec& model_;
   const RunConfig& run_;
-  Store& store_;
-  ChunkWitness* const witness_;  // null: none
-  TraceLog* const trace_;        // null: none
+  TraceLog* const trace_;  // null: none
   const ClipMode clip_;
   const bool has_trust_ratios_;
   const bool defers_;
@@ -766,10 +686,9 @@ class UpdateEngineImpl final : public UpdateEngine {
   const HeldGradients held_gradients_;
   const LayerDrop drop_;
 
+  ChunkWork work_;
   // Atomic, because tasks use them without the lock.
   std::atomic<bool> stopped_ = false;
-  std::atomic<int64_t> updated_elems_ = 0;
-  std::atomic<int64_t> moved_bytes_ = 0;
   std::atomic<int64_t> busy_nanos_ = 0;
   // Atomic, because others read them without the lock.
   std::atomic<double> held_seconds_ = 0;

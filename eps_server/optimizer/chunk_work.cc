@@ -1,0 +1,105 @@
+#include "eps_server/optimizer/chunk_work.h"
+
+#include <cstddef>
+
+#include "common/spec/moment_format.h"
+#include "common/tensor/dtype.h"
+
+namespace eps::server {
+namespace {
+
+// What LAMB's first pass has to read of the model.
+int64_t ReadBytes(const ChunkState& state) {
+  const int64_t master = state.master != nullptr ? 4 : SizeOf(state.wire_dtype) + (state.rest != nullptr ? 2 : 0);
+  return state.num_elems * master + 2 * MomentBytes(state.moment_format, state.num_elems);
+}
+
+}  // namespace
+
+int64_t GradientBytes(const ChunkGradient& gradient, int64_t num_elems) {
+  int64_t bytes = 0;
+  for (const GradientOperand& operand : gradient.operands) bytes += num_elems * SizeOf(operand.dtype);
+  return bytes;
+}
+
+int64_t StateBytes(const ChunkState& state, int64_t num_elems) {
+  const int64_t moments = (state.moment1 != nullptr) + (state.moment2 != nullptr);
+  const int64_t rest = (state.rest != nullptr ? 2 : 0) + (state.master != nullptr ? 4 : 0);
+  const int64_t wire_forms = state.master != nullptr ? 1 : 2;
+  return num_elems * (wire_forms * SizeOf(state.wire_dtype) + 2 * rest) +
+         2 * moments * MomentBytes(state.moment_format, num_elems);
+}
+
+int64_t NumElems(absl::Span<const GroupRange> ranges) {
+  int64_t num_elems = 0;
+  for (const GroupRange& range : ranges) num_elems += range.end - range.begin;
+  return num_elems;
+}
+
+ChunkState ChunkWork::State(StepId step, BlobId blob, int64_t chunk) const {
+  return store_.Chunk(blob, chunk, ReadVersion(step));
+}
+
+double ChunkWork::Sum(StepId step, BlobId blob, int64_t chunk, const ChunkGradient& gradient, float* sum) {
+  const int64_t num_elems = model_.blob(blob).chunk_elems(chunk);
+  if (sum == nullptr) ShowSum(step, blob, chunk, gradient);
+  const double squares = SumChunk(gradient, num_elems, sum);
+  if (sum != nullptr && witness_ != nullptr) {
+    witness_->OnSummed(step, blob, chunk, absl::MakeConstSpan(sum, static_cast<size_t>(num_elems)));
+  }
+  moved_bytes_ += GradientBytes(gradient, num_elems) + (sum == nullptr ? 0 : num_elems * SizeOf(Dtype::kF32));
+  return squares;
+}
+
+double ChunkWork::SumAgain(BlobId blob, int64_t chunk, const ChunkGradient& gradient) {
+  const int64_t num_elems = model_.blob(blob).chunk_elems(chunk);
+  moved_bytes_ += GradientBytes(gradient, num_elems);
+  return SumChunk(gradient, num_elems, nullptr);
+}
+
+std::vector<StepSquares> ChunkWork::Measure(StepId step, BlobId blob, int64_t chunk, const ChunkGradient& gradient,
+                                            const UpdateScalars& scalars, double* squares) {
+  const ChunkState state = State(step, blob, chunk);
+  const std::vector<GroupRange>& ranges = RangesOf(blob, chunk);
+  std::vector<StepSquares> step_squares(ranges.size());
+  const double of_gradient = MeasureSteps(state, gradient, ranges, scalars, absl::MakeSpan(step_squares));
+  if (squares != nullptr) *squares = of_gradient;
+  moved_bytes_ += GradientBytes(gradient, state.num_elems) + ReadBytes(state);
+  return step_squares;
+}
+
+void ChunkWork::Update(StepId step, BlobId blob, int64_t chunk, const ChunkGradient& gradient,
+                       const UpdateScalars& scalars, double* squares) {
+  const ChunkState state = State(step, blob, chunk);
+  UpdateChunk(state, gradient, RangesOf(blob, chunk), scalars, squares);
+  updated_elems_ += state.num_elems;
+  moved_bytes_ += GradientBytes(gradient, state.num_elems) + StateBytes(state, state.num_elems);
+}
+
+void ChunkWork::UpdateRanges(StepId step, BlobId blob, int64_t chunk, const ChunkGradient& gradient,
+                             absl::Span<const GroupRange> ranges, const UpdateScalars& scalars) {
+  const ChunkState state = State(step, blob, chunk);
+  UpdateChunk(state, gradient, ranges, scalars, nullptr);
+  const int64_t num_elems = NumElems(ranges);
+  updated_elems_ += num_elems;
+  moved_bytes_ += GradientBytes(gradient, num_elems) + StateBytes(state, num_elems);
+}
+
+void ChunkWork::CarryOver(StepId step, BlobId blob) {
+  store_.CarryOver(blob, ReadVersion(step));
+  for (int64_t chunk = 0; chunk < model_.blob(blob).num_chunks(); ++chunk) ShowUpdated(step, blob, chunk);
+  moved_bytes_ += model_.blob(blob).num_elems * 2 * SizeOf(store_.wire_dtype());
+}
+
+void ChunkWork::ShowSum(StepId step, BlobId blob, int64_t chunk, const ChunkGradient& gradient) {
+  if (witness_ == nullptr) return;
+  std::vector<float> sum(static_cast<size_t>(model_.blob(blob).chunk_elems(chunk)));
+  SumChunk(gradient, static_cast<int64_t>(sum.size()), sum.data());
+  witness_->OnSummed(step, blob, chunk, sum);
+}
+
+void ChunkWork::ShowUpdated(StepId step, BlobId blob, int64_t chunk) {
+  if (witness_ != nullptr) witness_->OnUpdated(step, blob, chunk);
+}
+
+}  // namespace eps::server
