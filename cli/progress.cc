@@ -14,6 +14,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
 #include "common/base/byte_size.h"
+#include "common/base/run_state.h"
 #include "common/base/wait_cause.h"
 
 namespace eps::cli {
@@ -128,7 +129,7 @@ std::string FormatStartOrder(const proto::StatusReply& status) {
 }
 
 std::string ProgressLine(const proto::StatusReply& status, int width) {
-  if (status.state() != "training" && status.state() != "finishing" && status.step() == 0) {
+  if (status.state() != run_state::kTraining && status.state() != run_state::kFinishing && status.step() == 0) {
     const std::string work = Printable(FormatStartWork(status));
     return (work.empty() ? absl::StrCat(status.state(), " ...") : absl::StrCat(status.state(), ": ", work))
         .substr(0, width);

@@ -9,6 +9,7 @@
 #include "cli/progress.h"
 #include "common/base/byte_size.h"
 #include "common/base/file_util.h"
+#include "common/base/run_state.h"
 #include "nlohmann/json.hpp"
 
 namespace eps::cli {
@@ -138,7 +139,7 @@ std::string FinishedJson(const std::string& out) {
   const nlohmann::json summary = ReadSummary(out);
   if (!HasDoneAllSteps(summary)) return "";
   // 64-bit numbers are texts there, as a running daemon's are.
-  const nlohmann::ordered_json status = {{"state", "finished"},
+  const nlohmann::ordered_json status = {{"state", run_state::kFinished},
                                          {"step", absl::StrCat(WholeNumber(summary, "steps"))},
                                          {"steps", absl::StrCat(WholeNumber(summary, "steps_planned"))},
                                          {"loss", summary.value("loss_last", nlohmann::json())},

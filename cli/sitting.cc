@@ -21,6 +21,7 @@
 #include "cli/run_report.h"
 #include "common/base/exit_code.h"
 #include "common/base/memory_room.h"
+#include "common/base/run_state.h"
 #include "common/base/status_macros.h"
 
 namespace eps::cli {
@@ -244,7 +245,7 @@ SittingEnd Sitting::Watch() {
     // before; or it was let go (eps drain, eps resize), and then the daemon may wait for another.
     const bool ended_well =
         std::any_of(workers_.begin(), workers_.end(), [](const Worker& w) { return w.process.ended_well(); });
-    const bool over = ended_well && !(status.ok() && status->state() == "waiting_for_workers");
+    const bool over = ended_well && !(status.ok() && status->state() == run_state::kWaitingForWorkers);
     if (num_running == 0 && !replacements_.is_pending() && !over && !none_left_) {
       // Nobody can finish the step: the daemon ends with the checkpoint that stands. One that was told to end does so
       // by itself, and a second signal would cost the checkpoint that it may be writing.

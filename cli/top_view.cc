@@ -8,6 +8,7 @@
 #include "absl/strings/str_format.h"
 #include "cli/progress.h"
 #include "common/base/byte_size.h"
+#include "common/base/run_state.h"
 #include "common/base/wait_cause.h"
 
 namespace eps::cli {
@@ -114,7 +115,9 @@ std::string WorkerLine(const proto::WorkerStatus& worker, bool shows_host) {
                          HostColumn(worker.host_name(), shows_host), worker.device_name(), FormatVnodes(vnodes),
                          FormatSeconds(worker.pass_seconds()), FormatWorkerWaits(worker),
                          FormatByteSize(worker.device_peak_bytes()), FormatByteSize(worker.device_cap_bytes())) +
-         (worker.state() == "lost" ? "" : absl::StrCat("  heard of ", FormatSeconds(worker.silent_seconds()), " ago"));
+         (worker.state() == worker_state::kLost
+              ? ""
+              : absl::StrCat("  heard of ", FormatSeconds(worker.silent_seconds()), " ago"));
 }
 
 void AddWorkers(const proto::StatusReply& status, TopSize size, std::vector<std::string>& lines) {
@@ -128,7 +131,8 @@ void AddWorkers(const proto::StatusReply& status, TopSize size, std::vector<std:
   const bool shows_hosts = hosts.size() > 1;
   lines.push_back(absl::StrCat("  id  state      ", HostColumn("host", shows_hosts),
                                "device    vnodes      last pass  waits for               device memory"));
-  std::stable_partition(workers.begin(), workers.end(), [](const auto* worker) { return worker->state() != "lost"; });
+  std::stable_partition(workers.begin(), workers.end(),
+                        [](const auto* worker) { return worker->state() != worker_state::kLost; });
   const size_t room = static_cast<size_t>(std::max(0, size.rows - static_cast<int>(lines.size())));
   for (size_t i = 0; i < workers.size(); ++i) {
     if (i + 1 == room && workers.size() > room) {

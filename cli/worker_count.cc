@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
+#include "common/base/run_state.h"
 #include "common/base/status_macros.h"
 
 namespace eps::cli {
@@ -21,7 +22,7 @@ int CountReady(const proto::StatusReply& status) {
 }
 
 bool MayGrow(const proto::StatusReply& status) {
-  return status.state() == "training" || status.state() == "waiting_for_workers";
+  return status.state() == run_state::kTraining || status.state() == run_state::kWaitingForWorkers;
 }
 
 std::string WorkersText(const std::vector<int64_t>& workers) {
@@ -57,7 +58,8 @@ absl::Status WithoutAnswer(const std::vector<int64_t>& workers, const absl::Stat
 
 // A daemon that has nothing more to do ends within moments, and lets everybody go before.
 bool IsEnding(const proto::StatusReply& status) {
-  return status.state() == "finishing" || status.state() == "finished" || status.state() == "failed";
+  return status.state() == run_state::kFinishing || status.state() == run_state::kFinished ||
+         status.state() == run_state::kFailed;
 }
 
 // CANCELLED: it ends in this very moment.
@@ -104,8 +106,7 @@ absl::Status LetWorkersGo(DaemonClient& client, const std::vector<int64_t>& work
                           const proto::StatusReply& last) {
   EPS_RETURN_IF_ERROR(client.Drain(workers, kCallTimeout));
   if (!no_wait) EPS_RETURN_IF_ERROR(WaitUntilWorkersLeft(client, workers, last));
-  std::printf("%s %s\n", WorkersText(workers).c_str(),
-              no_wait ? "will leave after the step" : "left");
+  std::printf("%s %s\n", WorkersText(workers).c_str(), no_wait ? "will leave after the step" : "left");
   return absl::OkStatus();
 }
 

@@ -8,6 +8,7 @@
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "cli/daemon_client.h"
+#include "common/base/run_state.h"
 #include "proto/control.pb.h"
 
 namespace eps::cli {
@@ -15,11 +16,15 @@ namespace eps::cli {
 // What commands that change how many workers a run has ask of a status, and wait for.
 
 // Not lost.
-inline bool IsAttached(const proto::WorkerStatus& worker) { return worker.state() != "lost"; }
+inline bool IsAttached(const proto::WorkerStatus& worker) { return worker.state() != worker_state::kLost; }
 // Attached, and not asked to leave.
-inline bool Stays(const proto::WorkerStatus& worker) { return IsAttached(worker) && worker.state() != "leaving"; }
+inline bool Stays(const proto::WorkerStatus& worker) {
+  return IsAttached(worker) && worker.state() != worker_state::kLeaving;
+}
 // It has said that it can compute; it may leave.
-inline bool IsReady(const proto::WorkerStatus& worker) { return IsAttached(worker) && worker.state() != "attaching"; }
+inline bool IsReady(const proto::WorkerStatus& worker) {
+  return IsAttached(worker) && worker.state() != worker_state::kAttaching;
+}
 int CountStaying(const proto::StatusReply& status);
 // Of those that stay.
 int CountReady(const proto::StatusReply& status);

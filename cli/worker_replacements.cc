@@ -1,4 +1,5 @@
 #include "cli/worker_replacements.h"
+#include "common/base/run_state.h"
 
 namespace eps::cli {
 
@@ -14,8 +15,9 @@ void WorkerReplacements::OnAnswer(const absl::StatusOr<proto::StatusReply>& stat
     return;
   }
   // A run finishes in its last step, too, before that is committed.
-  if (status->state() == "finishing" && status->step() + 1 < status->steps()) run_is_being_stopped_ = true;
-  run_goes_on_ = !run_is_being_stopped_ && (status->state() == "training" || status->state() == "waiting_for_workers");
+  if (status->state() == run_state::kFinishing && status->step() + 1 < status->steps()) run_is_being_stopped_ = true;
+  run_goes_on_ = !run_is_being_stopped_ &&
+                 (status->state() == run_state::kTraining || status->state() == run_state::kWaitingForWorkers);
   if (!run_goes_on_) num_wanted_ = 0;
 }
 

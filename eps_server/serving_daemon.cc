@@ -9,6 +9,7 @@
 #include "common/base/log.h"
 #include "common/base/mutex.h"
 #include "common/base/new_folder.h"
+#include "common/base/run_state.h"
 #include "common/base/status_macros.h"
 #include "common/grpc/message_limits.h"
 #include "common/spec/run_config.h"
@@ -109,14 +110,14 @@ class ServingDaemon final : public Daemon {
 
   std::unique_ptr<DaemonPage> TakePage(const absl::Status& ended) override {
     DaemonView view = View();
-    view.phase = ended.ok() ? "finished" : "failed";
+    view.phase = ended.ok() ? run_state::kFinished : run_state::kFailed;
     front_->page().Show([view] { return view; });
     return front_->TakePage();
   }
 
  private:
   DaemonView View() const {
-    DaemonView view{.phase = "serving", .status = status_};
+    DaemonView view{.phase = run_state::kServing, .status = status_};
     view.certificate_expiry_seconds = certificate_expiry_seconds_;
     view.status.workers = host_->Workers();
     view.status.lease_seconds = absl::ToDoubleSeconds(host_->lease());

@@ -18,6 +18,7 @@
 #include "common/base/log.h"
 #include "common/base/memory_speed.h"
 #include "common/base/new_folder.h"
+#include "common/base/run_state.h"
 #include "common/base/status_macros.h"
 #include "common/checkpoint/model_source.h"
 #include "common/checkpoint/resumed_run.h"
@@ -281,7 +282,7 @@ class TrainingDaemon final : public Daemon {
 
   std::unique_ptr<DaemonPage> TakePage(const absl::Status& ended) override {
     DaemonView view = View();
-    view.phase = ended.ok() ? "finished" : "failed";
+    view.phase = ended.ok() ? run_state::kFinished : run_state::kFailed;
     front_->page().Show([view] { return view; });
     return front_->TakePage();
   }

@@ -12,6 +12,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/host.h"
+#include "common/base/run_state.h"
 #include "common/base/status_macros.h"
 #include "common/checkpoint/run_state.h"
 #include "common/schedule/chunk_range.h"
@@ -72,15 +73,15 @@ absl::Status CheckWorkerInfo(const WorkerInfo& info) {
 absl::string_view WorkerStateName(WorkerState state) {
   switch (state) {
     case WorkerState::kAttaching:
-      return "attaching";
+      return worker_state::kAttaching;
     case WorkerState::kIdle:
-      return "idle";
+      return worker_state::kIdle;
     case WorkerState::kRunning:
-      return "running";
+      return worker_state::kRunning;
     case WorkerState::kLeaving:
-      return "leaving";
+      return worker_state::kLeaving;
     case WorkerState::kLost:
-      return "lost";
+      return worker_state::kLost;
   }
   return "unknown";
 }

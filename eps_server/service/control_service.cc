@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/ids.h"
 #include "common/base/log.h"
+#include "common/base/run_state.h"
 #include "common/base/status_macros.h"
 #include "common/choices/choices_message.h"
 #include "common/grpc/grpc_status.h"
@@ -52,7 +53,7 @@ class ControlService final : public proto::Control::CallbackService {
       RunStatus status = options_.serving_status;
       status.workers = options_.serving->Workers();
       FillStatus(status, *reply);
-      reply->set_state("serving");
+      reply->set_state(run_state::kServing);
     }
     reply->set_incarnation(options_.identity.incarnation);
     reply->set_run(options_.identity.run);

@@ -1,21 +1,22 @@
 #include "eps_server/step/run_status.h"
+#include "common/base/run_state.h"
 
 namespace eps::server {
 
 absl::string_view RunPhaseName(RunPhase phase) {
   switch (phase) {
     case RunPhase::kStarting:
-      return "starting";
+      return run_state::kStarting;
     case RunPhase::kWaitingForWorkers:
-      return "waiting_for_workers";
+      return run_state::kWaitingForWorkers;
     case RunPhase::kTraining:
-      return "training";
+      return run_state::kTraining;
     case RunPhase::kFinishing:
-      return "finishing";
+      return run_state::kFinishing;
     case RunPhase::kFinished:
-      return "finished";
+      return run_state::kFinished;
     case RunPhase::kFailed:
-      return "failed";
+      return run_state::kFailed;
   }
   return "unknown";
 }

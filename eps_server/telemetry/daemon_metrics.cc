@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
+#include "common/base/run_state.h"
 #include "common/base/wait_cause.h"
 #include "common/telemetry/metric_page.h"
 #include "eps_server/membership/membership.h"
@@ -16,14 +17,16 @@ namespace {
 
 constexpr MetricType kCounter = MetricType::kCounter;
 
-constexpr absl::string_view kPhases[] = {
-    "starting", "waiting_for_workers", "training", "finishing", "finished", "failed", "serving"};
+constexpr absl::string_view kPhases[] = {run_state::kStarting,  run_state::kWaitingForWorkers, run_state::kTraining,
+                                         run_state::kFinishing, run_state::kFinished,          run_state::kFailed,
+                                         run_state::kServing};
 constexpr absl::string_view kStepWaitCauses[] = {"data", "no_worker", "compute", "push", "update", "checkpoint"};
 constexpr absl::string_view kTransports[] = {"grpc", "shared_memory"};
 constexpr absl::string_view kMemoryKinds[] = {"state", "hold", "window", "checkpoint", "resident"};
 constexpr absl::string_view kLimitKinds[] = {"window", "resident"};
 constexpr absl::string_view kDeviceKinds[] = {"cap", "arena", "peak"};
-constexpr absl::string_view kWorkerStates[] = {"attaching", "idle", "running", "leaving"};
+constexpr absl::string_view kWorkerStates[] = {worker_state::kAttaching, worker_state::kIdle, worker_state::kRunning,
+                                               worker_state::kLeaving};
 constexpr absl::string_view kStats[] = {"min", "median", "max"};
 
 // ---- progress ----
@@ -140,7 +143,8 @@ constexpr MetricSpec kMemory{
     .name = "eps_memory_bytes",
     .help =
         "The daemon's memory: state (masters, moments, wire), hold (EXACT clipping, FP16), window (contributions "
-        "in flight, but for those read in inboxes), checkpoint (for copies that wait to be written), resident (the process).",
+        "in flight, but for those read in inboxes), checkpoint (for copies that wait to be written), resident (the "
+        "process).",
     .label = "kind",
     .label_values = kMemoryKinds};
 constexpr MetricSpec kMemoryLimit{
@@ -430,7 +434,7 @@ std::string DaemonMetricsText(const DaemonView& view, double start_seconds) {
   page.Set(kStartDone, static_cast<double>(view.start_work.done_bytes));
   page.Set(kStartTotal, static_cast<double>(view.start_work.total_bytes));
   if (view.certificate_expiry_seconds > 0) page.Set(kCertificateExpiry, view.certificate_expiry_seconds);
-  if (view.phase != "starting") {  // before that nothing is known of the run
+  if (view.phase != run_state::kStarting) {  // before that nothing is known of the run
     SetProgress(view, page);
     SetData(view, page);
     SetMemory(view, page);

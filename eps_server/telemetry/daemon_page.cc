@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "common/base/run_state.h"
 #include "common/base/status_macros.h"
 #include "common/telemetry/metric_page.h"
 #include "eps_server/status_page/status_page.h"
@@ -62,7 +63,7 @@ HttpReply DaemonPage::Metrics() {
 
 HttpReply DaemonPage::Health() {
   const std::string phase = View().phase;
-  return {.code = phase == "failed" ? 503 : 200, .body = phase + "\n"};
+  return {.code = phase == run_state::kFailed ? 503 : 200, .body = phase + "\n"};
 }
 
 HttpReply DaemonPage::Targets() { return {.content_type = "application/json", .body = WorkerTargetsJson(View())}; }
@@ -75,7 +76,8 @@ HttpReply DaemonPage::StatusAsJson() {
 
 HttpReply DaemonPage::Readiness() {
   const std::string phase = View().phase;
-  const bool ready = phase == "waiting_for_workers" || phase == "training" || phase == "serving";
+  const bool ready =
+      phase == run_state::kWaitingForWorkers || phase == run_state::kTraining || phase == run_state::kServing;
   return {.code = ready ? 200 : 503, .body = phase + "\n"};
 }
 
