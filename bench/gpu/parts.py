@@ -216,7 +216,7 @@ class Bench:
             return [], ["no link and no products: the device is the processor"]
         failed = ""
         try:
-            # Twice as much, or more often, gave the same to 1% on an H200, in three times the time.
+            # Less than its own defaults, with which this part took 43 s on an H200.
             done = processes.run([eps_run.BIN / "gpu_ceilings", "--device", self.device.partition(":")[2] or "0",
                                   "--buffer-mib", 256, "--repeats", 3], deadline)
             links = tail_json(done.stdout)
@@ -391,7 +391,7 @@ class Bench:
 
     def in_turn(self, model, batch, choice, cap, changes, deadline, measured):
         """Rounds of runs with each of `changes`, by name, in turn, as a machine may drift: all, the middle one of each that
-        ran, and what went wrong. The bits are to be the same as the first one's."""
+        ran, and what went wrong."""
         self.profile(model, batch, deadline)
         rounds, errors = {name: [] for name in changes}, []
         for _ in range(max(2, self.rounds)):

@@ -168,7 +168,8 @@ def conformance(out, deadline):
     ended = all(shard.ended for shard in sum(started.values(), []))
     if has_time(deadline):
         timed = run_alone(TIMED, out / "conformance-timed.log", deadline)
-        if CaseLog.of(timed.text()).failed and has_time(deadline):  # a machine that others use may have been busy
+        if (late := CaseLog.of(timed.text()).failed) and has_time(deadline):  # whatever else kept the machine busy
+            said.append(f"timed, at first failed: {', '.join(map(short, late))}")
             timed = run_alone(TIMED, out / "conformance-timed.log", deadline)
         words, of_timed, is_wrong = told("timed, alone", [timed])
         said.append(words)
