@@ -70,16 +70,13 @@ std::vector<StepSquares> ChunkWork::Measure(StepId step, BlobId blob, int64_t ch
 
 void ChunkWork::Update(StepId step, BlobId blob, int64_t chunk, const ChunkGradient& gradient,
                        const UpdateScalars& scalars, double* squares) {
-  const ChunkState state = State(step, blob, chunk);
-  UpdateChunk(state, gradient, RangesOf(blob, chunk), scalars, squares);
-  updated_elems_ += state.num_elems;
-  moved_bytes_ += GradientBytes(gradient, state.num_elems) + StateBytes(state, state.num_elems);
+  UpdateRanges(step, blob, chunk, gradient, RangesOf(blob, chunk), scalars, squares);
 }
 
 void ChunkWork::UpdateRanges(StepId step, BlobId blob, int64_t chunk, const ChunkGradient& gradient,
-                             absl::Span<const GroupRange> ranges, const UpdateScalars& scalars) {
+                             absl::Span<const GroupRange> ranges, const UpdateScalars& scalars, double* squares) {
   const ChunkState state = State(step, blob, chunk);
-  UpdateChunk(state, gradient, ranges, scalars, nullptr);
+  UpdateChunk(state, gradient, ranges, scalars, squares);
   const int64_t num_elems = NumElems(ranges);
   updated_elems_ += num_elems;
   moved_bytes_ += GradientBytes(gradient, num_elems) + StateBytes(state, num_elems);

@@ -24,8 +24,8 @@ int64_t GradientBytes(const ChunkGradient& gradient, int64_t num_elems);
 int64_t StateBytes(const ChunkState& state, int64_t num_elems);
 int64_t NumElems(absl::Span<const GroupRange> ranges);
 
-// The passes over a chunk that the update engine's tasks are made of, in any of its modes: each runs the kernels, shows the
-// witness what it made, and counts what it moved. When which of them runs is the engine's.
+// The passes over a chunk that the update engine's tasks are made of, in any of its modes: each runs the kernels, and
+// counts what it moved. Which of them runs when is the engine's.
 //
 // Threads: safe, as long as no two work on the same chunk
 class ChunkWork {
@@ -42,12 +42,12 @@ class ChunkWork {
   std::vector<StepSquares> Measure(StepId step, BlobId blob, int64_t chunk, const ChunkGradient& gradient,
                                    const UpdateScalars& scalars, double* squares);
 
-  // From the step's version to the next one. squares: as UpdateChunk's. The witness is not told: the engine may find that
-  // the gradient was not finite, or update a chunk in two parts.
+  // From the step's version to the next one. squares: as UpdateChunk's. The witness is not told: the engine may find
+  // that the gradient was not finite, or update a chunk in two parts.
   void Update(StepId step, BlobId blob, int64_t chunk, const ChunkGradient& gradient, const UpdateScalars& scalars,
               double* squares);
   void UpdateRanges(StepId step, BlobId blob, int64_t chunk, const ChunkGradient& gradient,
-                    absl::Span<const GroupRange> ranges, const UpdateScalars& scalars);
+                    absl::Span<const GroupRange> ranges, const UpdateScalars& scalars, double* squares = nullptr);
   // The next version of the blob is the step's.
   void CarryOver(StepId step, BlobId blob);
 

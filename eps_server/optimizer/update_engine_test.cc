@@ -262,7 +262,7 @@ TEST_P(UpdateEngineTest, DestructionDropsWhatIsQueued) {
   }
   // Destruction waits for the sum that runs, which goes on once destruction has begun.
   const auto opener = std::async(std::launch::async, [&] {
-    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    std::this_thread::sleep_for(std::chrono::milliseconds(500));  // a busy machine's, too
     witness.may_go_on.set_value();
   });
   trainer.reset();

@@ -78,6 +78,26 @@ TEST(CoordinatorEvaluationTest, VnodesOfAWorkerThatIsLostInAnEvaluationGoToOther
   EXPECT_TRUE(run.Result(4) == Reference(SmallRun()));
 }
 
+TEST(CoordinatorEvaluationTest, WhoIsAboutToLeaveFinishesTheRoundWhereNobodyElseIsLeft) {
+  const std::vector<EvaluationReport> want = ReferenceEvaluations(EvaluatedRun());
+  TestRun run(EvaluatedRun(), {.expected_workers = 2});
+  FakeWorker leaving(run);
+  {
+    FakeWorker other(run);
+    other.HoldEvaluations();
+    WaitFor([&] { return other.is_evaluating(); });
+    ASSERT_OK(run.coordinator->Leave(leaving.id()));
+    absl::SleepFor(absl::Milliseconds(120));
+    EXPECT_FALSE(leaving.finished_ok()) << "the other has not finished";
+    other.Kill();
+  }
+  WaitFor([&] { return leaving.finished_ok(); });
+  FakeWorker third(run);
+  ASSERT_OK(run.coordinator->WaitUntilFinished());
+  ExpectSame(run.reports.evaluations(), want);
+  EXPECT_EQ(run.coordinator->Status().counts.workers_lost, 1);
+}
+
 TEST(CoordinatorEvaluationTest, AnEvaluationWaitsForWorkersWhenAllAreLostAfterTheLastStepToo) {
   RunConfig config = EvaluatedRun();
   for (const int64_t every_steps : {3, 4}) {
