@@ -14,7 +14,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
 #include "common/base/byte_size.h"
-#include "common/base/run_state.h"
+#include "common/base/state_names.h"
 #include "common/base/wait_cause.h"
 
 namespace eps::cli {

@@ -9,7 +9,7 @@
 #include "cli/progress.h"
 #include "common/base/byte_size.h"
 #include "common/base/file_util.h"
-#include "common/base/run_state.h"
+#include "common/base/state_names.h"
 #include "nlohmann/json.hpp"
 
 namespace eps::cli {

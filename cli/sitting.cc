@@ -21,7 +21,7 @@
 #include "cli/run_report.h"
 #include "common/base/exit_code.h"
 #include "common/base/memory_room.h"
-#include "common/base/run_state.h"
+#include "common/base/state_names.h"
 #include "common/base/status_macros.h"
 
 namespace eps::cli {

@@ -8,7 +8,7 @@
 #include "absl/strings/str_format.h"
 #include "cli/progress.h"
 #include "common/base/byte_size.h"
-#include "common/base/run_state.h"
+#include "common/base/state_names.h"
 #include "common/base/wait_cause.h"
 
 namespace eps::cli {

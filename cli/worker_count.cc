@@ -7,7 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
-#include "common/base/run_state.h"
+#include "common/base/state_names.h"
 #include "common/base/status_macros.h"
 
 namespace eps::cli {

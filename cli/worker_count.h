@@ -8,7 +8,7 @@
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "cli/daemon_client.h"
-#include "common/base/run_state.h"
+#include "common/base/state_names.h"
 #include "proto/control.pb.h"
 
 namespace eps::cli {

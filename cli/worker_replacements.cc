@@ -1,5 +1,6 @@
 #include "cli/worker_replacements.h"
-#include "common/base/run_state.h"
+
+#include "common/base/state_names.h"
 
 namespace eps::cli {
 

@@ -9,7 +9,7 @@
 #include "common/base/log.h"
 #include "common/base/mutex.h"
 #include "common/base/new_folder.h"
-#include "common/base/run_state.h"
+#include "common/base/state_names.h"
 #include "common/base/status_macros.h"
 #include "common/grpc/message_limits.h"
 #include "common/spec/run_config.h"

@@ -18,7 +18,7 @@
 #include "common/base/log.h"
 #include "common/base/memory_speed.h"
 #include "common/base/new_folder.h"
-#include "common/base/run_state.h"
+#include "common/base/state_names.h"
 #include "common/base/status_macros.h"
 #include "common/checkpoint/model_source.h"
 #include "common/checkpoint/resumed_run.h"

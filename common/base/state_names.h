@@ -1,5 +1,5 @@
-#ifndef EPS_COMMON_BASE_RUN_STATE_H_
-#define EPS_COMMON_BASE_RUN_STATE_H_
+#ifndef EPS_COMMON_BASE_STATE_NAMES_H_
+#define EPS_COMMON_BASE_STATE_NAMES_H_
 
 // The words for what a daemon is at and how a worker is: in status replies, metrics, health pages and summary.json, by
 // which other programs go.
@@ -26,4 +26,4 @@ inline constexpr char kLost[] = "lost";
 
 }  // namespace eps::worker_state
 
-#endif  // EPS_COMMON_BASE_RUN_STATE_H_
+#endif  // EPS_COMMON_BASE_STATE_NAMES_H_

@@ -12,7 +12,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/host.h"
-#include "common/base/run_state.h"
+#include "common/base/state_names.h"
 #include "common/base/status_macros.h"
 #include "common/checkpoint/run_state.h"
 #include "common/schedule/chunk_range.h"

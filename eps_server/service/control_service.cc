@@ -11,7 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/ids.h"
 #include "common/base/log.h"
-#include "common/base/run_state.h"
+#include "common/base/state_names.h"
 #include "common/base/status_macros.h"
 #include "common/choices/choices_message.h"
 #include "common/grpc/grpc_status.h"

@@ -1,5 +1,6 @@
 #include "eps_server/step/run_status.h"
-#include "common/base/run_state.h"
+
+#include "common/base/state_names.h"
 
 namespace eps::server {
 

@@ -6,7 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
-#include "common/base/run_state.h"
+#include "common/base/state_names.h"
 #include "common/base/wait_cause.h"
 #include "common/telemetry/metric_page.h"
 #include "eps_server/membership/membership.h"

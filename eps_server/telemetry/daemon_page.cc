@@ -5,7 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
-#include "common/base/run_state.h"
+#include "common/base/state_names.h"
 #include "common/base/status_macros.h"
 #include "common/telemetry/metric_page.h"
 #include "eps_server/status_page/status_page.h"

@@ -5,7 +5,7 @@
 #include <string>
 
 #include "common/base/long_work.h"
-#include "common/base/run_state.h"
+#include "common/base/state_names.h"
 #include "eps_server/step/run_status.h"
 
 namespace eps::server {
@@ -13,12 +13,12 @@ namespace eps::server {
 // What the daemon's page shows: all of one moment, or about.
 struct DaemonView {
   std::string phase = run_state::kStarting;  // as StatusReply.state
-  LongWork::View start_work;                // while starting
+  LongWork::View start_work;                 // while starting
   RunStatus status;
-  int64_t expected_resident_bytes =
-      0;                               // what `eps plan` says that the daemon takes, and workers' inboxes; 0: not known
-  int64_t checkpoint_every_steps = 0;  // of the RunSpec
-  double floor_bytes_per_second = 0;   // of one of the optimizer's threads; 0: not measured
+  // What `eps plan` says that the daemon takes, and workers' inboxes; 0: not known.
+  int64_t expected_resident_bytes = 0;
+  int64_t checkpoint_every_steps = 0;     // of the RunSpec
+  double floor_bytes_per_second = 0;      // of one of the optimizer's threads; 0: not measured
   int64_t checkpoint_buffer_bytes = 0;    // what copies for a checkpoint wait in; taken all the time
   double certificate_expiry_seconds = 0;  // since the epoch; 0: there is none
   int64_t grpc_pulled_bytes = 0, grpc_pushed_bytes = 0;
