@@ -20,6 +20,14 @@ namespace {
 
 constexpr int64_t kPieceBytes = int64_t{64} << 20;  // that a thread populates at a time
 
+void TouchPages(std::byte* begin, int64_t num_bytes) {
+  constexpr int64_t kLeastPageBytes = 4096;
+  for (int64_t at = 0; at < num_bytes; at += kLeastPageBytes) {
+    auto* const byte = const_cast<volatile std::byte*>(begin + at);
+    *byte = *byte;
+  }
+}
+
 }  // namespace
 
 absl::StatusOr<AnonymousMemory> AnonymousMemory::Map(int64_t num_bytes, absl::string_view what) {
@@ -45,8 +53,10 @@ void AnonymousMemory::Populate(int threads) const {
     while (true) {
       const int64_t begin = next.fetch_add(kPieceBytes);
       if (begin >= num_bytes_) return;
-      // What cannot be had now is asked for again by who writes there.
-      madvise(base_ + begin, static_cast<size_t>(std::min(kPieceBytes, num_bytes_ - begin)), MADV_POPULATE_WRITE);
+      const int64_t num_bytes = std::min(kPieceBytes, num_bytes_ - begin);
+      // What cannot be had now is asked for again by who writes there. Linux before 5.14 does not know the advice.
+      const int failed = madvise(base_ + begin, static_cast<size_t>(num_bytes), MADV_POPULATE_WRITE);
+      if (failed != 0 && errno == EINVAL) TouchPages(base_ + begin, num_bytes);
     }
   };
   std::vector<std::thread> others;

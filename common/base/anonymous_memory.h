@@ -21,7 +21,7 @@ class AnonymousMemory {
   ~AnonymousMemory();
 
   // Has the system give all pages now, to so many threads at once: one alone makes some 2 GB of them a second, and what
-  // pins memory that has none yet is one. Without effect on Linux before 5.14.
+  // pins memory that has none yet is one. What is there stays.
   void Populate(int threads) const;
 
   std::byte* base() const { return base_; }  // null: none

@@ -30,7 +30,9 @@ TEST(AnonymousMemoryTest, PopulatedItHasAllItsPages) {
     std::vector<unsigned char> pages(static_cast<size_t>(kBytes / kPage + 1));
     ASSERT_EQ(mincore(memory.base(), kBytes, pages.data()), 0);
     EXPECT_LT(std::count_if(pages.begin(), pages.end(), [](unsigned char page) { return (page & 1) != 0; }), 10);
+    memory.base()[5] = std::byte{7};
     memory.Populate(threads);
+    EXPECT_EQ(memory.base()[5], std::byte{7});
     ASSERT_EQ(mincore(memory.base(), kBytes, pages.data()), 0);
     EXPECT_TRUE(std::all_of(pages.begin(), pages.end(), [](unsigned char page) { return (page & 1) != 0; }));
     EXPECT_EQ(memory.base()[kBytes - 1], std::byte{0});

@@ -23,7 +23,8 @@ namespace eps::worker {
 namespace {
 
 constexpr int64_t kWindowBytes = static_cast<int64_t>(UpdateLoop::kWindowElems) * UpdateLoop::kStateBytes;
-constexpr int64_t kTimesCaches = 6, kMostStateBytes = int64_t{2} << 30;
+constexpr int64_t kLeastTimesCaches = 2, kTimesCaches = 6;
+constexpr int64_t kEnoughBytes = int64_t{2} << 30;
 
 // "491520K"; 0: it is not that.
 int64_t CacheBytesOf(absl::string_view size) {
@@ -48,7 +49,8 @@ int64_t LastCacheBytes(const TextReader& read) {
 
 int64_t UpdateStateBytes(const TextReader& read, int64_t room_bytes) {
   const int64_t caches = LastCacheBytes(read);
-  const int64_t wanted = caches > 0 ? std::min(kTimesCaches * caches, kMostStateBytes) : kMostStateBytes;
+  const int64_t wanted =
+      caches > 0 ? std::max(kLeastTimesCaches * caches, std::min(kTimesCaches * caches, kEnoughBytes)) : kEnoughBytes;
   return std::max(kWindowBytes, std::min(wanted, room_bytes / 8));
 }
 

@@ -32,6 +32,7 @@ TEST(UpdateStateBytesTest, IsSixTimesTheCachesOfAllSocketsAndNotMoreThanEnough) 
   EXPECT_EQ(UpdateStateBytes(Machine(2, "131072K\n"), kAmple), 6 * 128 * kMiB);
   EXPECT_EQ(UpdateStateBytes(Machine(4, "65536K\n"), kAmple), 6 * 2 * 64 * kMiB);
   EXPECT_EQ(UpdateStateBytes(Machine(2, "491520K\n"), kAmple), 2048 * kMiB);
+  EXPECT_EQ(UpdateStateBytes(Machine(16, "262144K\n"), kAmple), 2 * 8 * 256 * kMiB);
 }
 
 TEST(UpdateStateBytesTest, IsEnoughWhereNoneIsKnownAndNeverMuchOfTheRoom) {
