@@ -3,16 +3,14 @@
 #include <sys/mman.h>
 
 #include <algorithm>
-#include <atomic>
 #include <cerrno>
 #include <cstring>
-#include <thread>
 #include <utility>
-#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/byte_size.h"
+#include "common/base/parallel_for.h"
 #include "common/base/status_macros.h"
 
 namespace eps {
@@ -47,22 +45,15 @@ absl::StatusOr<AnonymousMemory> AnonymousMemory::Map(int64_t num_bytes, absl::st
   return memory;
 }
 
-void AnonymousMemory::Populate(int threads) const {
-  std::atomic<int64_t> next = 0;
-  const auto populate = [this, &next] {
-    while (true) {
-      const int64_t begin = next.fetch_add(kPieceBytes);
-      if (begin >= num_bytes_) return;
-      const int64_t num_bytes = std::min(kPieceBytes, num_bytes_ - begin);
-      // What cannot be had now is asked for again by who writes there. Linux before 5.14 does not know the advice.
-      const int failed = madvise(base_ + begin, static_cast<size_t>(num_bytes), MADV_POPULATE_WRITE);
-      if (failed != 0 && errno == EINVAL) TouchPages(base_ + begin, num_bytes);
-    }
-  };
-  std::vector<std::thread> others;
-  for (int i = 1; i < threads; ++i) others.emplace_back(populate);
-  populate();
-  for (std::thread& other : others) other.join();
+void AnonymousMemory::Populate() const {
+  const int64_t num_pieces = (num_bytes_ + kPieceBytes - 1) / kPieceBytes;
+  ParallelFor(static_cast<size_t>(num_pieces), [this](size_t piece) {
+    const int64_t begin = static_cast<int64_t>(piece) * kPieceBytes;
+    const int64_t num_bytes = std::min(kPieceBytes, num_bytes_ - begin);
+    // What cannot be had now is asked for again by who writes there. Linux before 5.14 does not know the advice.
+    const int failed = madvise(base_ + begin, static_cast<size_t>(num_bytes), MADV_POPULATE_WRITE);
+    if (failed != 0 && errno == EINVAL) TouchPages(base_ + begin, num_bytes);
+  });
 }
 
 AnonymousMemory::AnonymousMemory(AnonymousMemory&& other) noexcept

@@ -9,8 +9,8 @@
 
 namespace eps {
 
-// Large memory of this process alone: zeros, in huge pages where the system allows them, given by the system page by page
-// as it is first touched.
+// Large memory of this process alone: zeros, in huge pages where the system allows them, given by the system page by
+// page as it is first touched.
 class AnonymousMemory {
  public:
   // `what` begins the error: "model state". Errors: RESOURCE_EXHAUSTED, with the bytes and the system's reason
@@ -20,9 +20,9 @@ class AnonymousMemory {
   AnonymousMemory& operator=(AnonymousMemory&& other) noexcept;
   ~AnonymousMemory();
 
-  // Has the system give all pages now, to so many threads at once: one alone makes some 2 GB of them a second, and what
-  // pins memory that has none yet is one. What is there stays.
-  void Populate(int threads) const;
+  // Has the system give all pages now, to as many threads at once as there are cores: one alone makes some 2 GB of them
+  // a second, and what pins memory that has none yet is one. What is there stays.
+  void Populate() const;
 
   std::byte* base() const { return base_; }  // null: none
   int64_t num_bytes() const { return num_bytes_; }

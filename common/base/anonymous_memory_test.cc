@@ -25,18 +25,16 @@ TEST(AnonymousMemoryTest, IsZeroAndMoves) {
 
 TEST(AnonymousMemoryTest, PopulatedItHasAllItsPages) {
   constexpr int64_t kPage = 4096, kBytes = (int64_t{130} << 20) + 1;  // two pieces and a bit
-  for (const int threads : {1, 3, 8}) {
-    ASSERT_OK_AND_ASSIGN(const AnonymousMemory memory, AnonymousMemory::Map(kBytes, "a test"));
-    std::vector<unsigned char> pages(static_cast<size_t>(kBytes / kPage + 1));
-    ASSERT_EQ(mincore(memory.base(), kBytes, pages.data()), 0);
-    EXPECT_LT(std::count_if(pages.begin(), pages.end(), [](unsigned char page) { return (page & 1) != 0; }), 10);
-    memory.base()[5] = std::byte{7};
-    memory.Populate(threads);
-    EXPECT_EQ(memory.base()[5], std::byte{7});
-    ASSERT_EQ(mincore(memory.base(), kBytes, pages.data()), 0);
-    EXPECT_TRUE(std::all_of(pages.begin(), pages.end(), [](unsigned char page) { return (page & 1) != 0; }));
-    EXPECT_EQ(memory.base()[kBytes - 1], std::byte{0});
-  }
+  ASSERT_OK_AND_ASSIGN(const AnonymousMemory memory, AnonymousMemory::Map(kBytes, "a test"));
+  std::vector<unsigned char> pages(static_cast<size_t>(kBytes / kPage + 1));
+  ASSERT_EQ(mincore(memory.base(), kBytes, pages.data()), 0);
+  EXPECT_LT(std::count_if(pages.begin(), pages.end(), [](unsigned char page) { return (page & 1) != 0; }), 10);
+  memory.base()[5] = std::byte{7};
+  memory.Populate();
+  EXPECT_EQ(memory.base()[5], std::byte{7});
+  ASSERT_EQ(mincore(memory.base(), kBytes, pages.data()), 0);
+  EXPECT_TRUE(std::all_of(pages.begin(), pages.end(), [](unsigned char page) { return (page & 1) != 0; }));
+  EXPECT_EQ(memory.base()[kBytes - 1], std::byte{0});
 }
 
 TEST(AnonymousMemoryTest, NothingIsNone) {

@@ -34,15 +34,15 @@ struct ArenaSpan {
 };
 inline constexpr int64_t kArenaAlignBytes = 256;  // every span starts at a multiple
 
-// Of a relay, kIn has weights and swapped inner activations on their way to the device; kOut gradients and activations on their
-// way from it, and boundaries and documents on theirs to it; kCompute tokens, too.
+// Of a relay, kIn has weights and swapped inner activations on their way to the device; kOut gradients and activations
+// on their way from it, and boundaries and documents on theirs to it; kCompute tokens, too.
 enum class StreamId { kCompute, kIn, kOut };
 inline constexpr int kNumStreams = 3;
 inline constexpr std::array kStreams = {StreamId::kCompute, StreamId::kIn, StreamId::kOut};
 absl::string_view StreamName(StreamId id);  // "compute", "in", "out"
 
-// Why a stream waits for an event: what StreamStats counts by. kVersion and kRoom are parts of the others, which the relay
-// tells apart (RelayExecutor).
+// Why a stream waits for an event: what StreamStats counts by. kVersion and kRoom are parts of the others, which the
+// relay tells apart (RelayExecutor).
 enum class WaitCause { kNone, kPull, kStash, kPush, kVersion, kRoom };
 inline constexpr int kNumWaitCauses = 6;
 absl::string_view WaitCauseName(WaitCause cause);  // "pull", "stash", ...
@@ -64,8 +64,8 @@ struct StreamSpan {
   const WorkLabel* label = nullptr;
   std::optional<WaitCause> waited_for;  // nothing: it worked
   TimeSpan time;
-  // Of what it copied between host and device, and how long these copies took alone: without what came between them, as a
-  // call of the host that waits.
+  // Of what it copied between host and device, and how long these copies took alone: without what came between them, as
+  // a call of the host that waits.
   int64_t copied_bytes = 0;
   double copy_seconds = 0;
 };
@@ -75,10 +75,11 @@ struct StreamStats {
   // cannot tell leaves the gaps in, in which nothing was enqueued: it is the most that the stream can have been busy.
   double busy_at_most_seconds = 0;
   std::array<double, kNumWaitCauses> wait_seconds = {};  // blocked in Wait, by cause
-  // When it waited, by cause (not kNone), one after the other. Of a device with a clock of its own, up to a millisecond off.
+  // When it waited, by cause (not kNone), one after the other. Of a device with a clock of its own, up to a millisecond
+  // off.
   std::array<std::vector<TimeSpan>, kNumWaitCauses> waits = {};
-  // With KeepSpans, of what had a label: one after the other, in stream order; as exact as `waits`. A stream that failed
-  // may lack some.
+  // With KeepSpans, of what had a label: one after the other, in stream order; as exact as `waits`. A stream that
+  // failed may lack some.
   std::vector<StreamSpan> spans;
 };
 
@@ -95,14 +96,15 @@ class Event {
 //
 // Errors:  the first failure (of a host call, or an aborted wait) makes the stream fail: what is queued
 //          behind it is skipped, but events are still recorded, so that nothing waits for ever; every
-//          later Synchronize returns that first error, until Device::Recover. In front stands the label of the work that
+//          later Synchronize returns that first error, until Device::Recover. In front stands the label of the work
+// that
 //          failed; where a device finds out later, of the work that found it, and the message says so.
 // Threads: one at a time
 class Stream {
  public:
   virtual ~Stream() = default;
-  // What the work that is enqueued from now on is for; null: nothing that has a name. Forgotten by Synchronize, until when
-  // `label` is there.
+  // What the work that is enqueued from now on is for; null: nothing that has a name. Forgotten by Synchronize, until
+  // when `label` is there.
   virtual void SetLabel(const WorkLabel* label) = 0;
   // Work enqueued after this starts once `event` is recorded. The time it blocks is counted under `cause`.
   // A failed stream's error travels with its events: waiting for one fails this stream as well.
@@ -112,10 +114,10 @@ class Stream {
   virtual void CopyIn(void* device, absl::Span<const std::byte> host) = 0;
   virtual void CopyOut(absl::Span<std::byte> host, const void* device) = 0;
   // As CopyOut, to memory that is chosen when the copy's turn comes. `destination` is called on the host once all that
-  // was enqueued before is done or on its way, and keeps it waiting while it runs; its error becomes the stream's. `then` is
-  // a HostCall behind the copy, but for one thing: of such copies that are enqueued one right behind the other the next may
-  // be under way when it runs, so that a device need not stand still between them. It may wait for something else to be
-  // enqueued, or for Synchronize.
+  // was enqueued before is done or on its way, and keeps it waiting while it runs; its error becomes the stream's.
+  // `then` is a HostCall behind the copy, but for one thing: of such copies that are enqueued one right behind the
+  // other the next may be under way when it runs, so that a device need not stand still between them. It may wait for
+  // something else to be enqueued, or for Synchronize.
   virtual void CopyOutTo(std::function<absl::StatusOr<absl::Span<std::byte>>()> destination, const void* device,
                          std::function<absl::Status()> then) = 0;
   // Runs `call` on the host in stream order. It may block, e.g. for a pull. Not for kernels.
@@ -140,6 +142,9 @@ struct DeviceProperties {
   Dtype compute_dtype = Dtype::kF32;  // of weights and activations in kernels
   bool host_addressable = false;      // arena memory may be read and written by host code (the cpu device)
   int threads = 1;
+  // What lengths of texts are best rounded up to, where each text has its own (serving): a GPU's library plans
+  // attention for one length, which takes longer than a token.
+  int64_t length_multiple = 1;
 };
 
 // Memory of the host, and who keeps it alive; it may outlive the device.
@@ -165,16 +170,16 @@ class Device {
   // Memory that libraries are known to hold on the device outside the arena: packing buffers, workspaces.
   virtual int64_t outside_bytes() const = 0;
 
-  // Memory of the host that copies to and from the device are fast with: pinned, where the device has that and the system
-  // allows it; else the log says that it is not. Uninitialised; at least 64-byte aligned.
+  // Memory of the host that copies to and from the device are fast with: pinned, where the device has that and the
+  // system allows it; else the log says that it is not. Uninitialised; at least 64-byte aligned.
   // Errors: RESOURCE_EXHAUSTED there is not so much
   virtual absl::StatusOr<HostMemory> NewHostMemory(int64_t num_bytes);
-  // Host memory that will be copied from (CopyIn), or to (CopyOut), again and again: a device may pin it for fast copies,
-  // and says what it could not pin in the log alone. Asked again for the same memory it tries once more what it could not
-  // pin, and after that does nothing. The memory stays mapped as long as the device lives. Its pages are of one kind: those
-  // that are copied from are written by others alone, and nothing is copied to them; a device that pins them, for which they
-  // must be mapped writable, leaves them mapped for reading. May block; on any thread, but no other one enqueues copies of
-  // the memory meanwhile.
+  // Host memory that will be copied from (CopyIn), or to (CopyOut), again and again: a device may pin it for fast
+  // copies, and says what it could not pin in the log alone. Asked again for the same memory it tries once more what it
+  // could not pin, and after that does nothing. The memory stays mapped as long as the device lives. Its pages are of
+  // one kind: those that are copied from are written by others alone, and nothing is copied to them; a device that pins
+  // them, for which they must be mapped writable, leaves them mapped for reading. May block; on any thread, but no
+  // other one enqueues copies of the memory meanwhile.
   virtual void ExpectCopiesFrom(absl::Span<const std::byte> /*host*/) {}
   virtual void ExpectCopiesTo(absl::Span<std::byte> /*host*/) {}
 
@@ -190,7 +195,8 @@ class Device {
   // Kernels that run nothing: each call on them is one that will come, with arrays of the same shape and alignment that
   // lie in the arena. Null: this device has nothing to choose.
   virtual Kernels* survey() { return nullptr; }
-  // A choice for all that was surveyed. Streams are idle; kFastest runs it, so that the arena's content is lost. Blocks.
+  // A choice for all that was surveyed. Streams are idle; kFastest runs it, so that the arena's content is lost.
+  // Blocks.
   virtual absl::StatusOr<Choices> Choose(ChoiceRule /*rule*/) { return Choices(); }
   // From now on what was surveyed is computed as `choices` say, which any device of this model() made; what was not is
   // an error of the compute stream. Streams are idle.

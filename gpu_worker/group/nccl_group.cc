@@ -1,6 +1,7 @@
 #include "gpu_worker/group/nccl_group.h"
 
 #include <array>
+#include <chrono>
 #include <cstddef>
 #include <string>
 #include <thread>
@@ -24,6 +25,8 @@ namespace {
 constexpr std::array<GroupLane, kNumGroupLanes> kLanes = {GroupLane::kPull, GroupLane::kPush};
 // Between two looks at what NCCL does by itself: joining takes seconds, connecting to a peer for the first time less.
 constexpr absl::Duration kLook = absl::Microseconds(100);
+// Between two looks at what it says of exchanges that are on the GPU.
+constexpr std::chrono::milliseconds kWatch(100);
 
 class NcclGroup final : public Group {
  public:
@@ -100,8 +103,9 @@ class NcclGroup final : public Group {
                 }};
   }
 
-  // Each lane's communicator joins where its stream's work is issued: the device is current there. One lane after the other,
-  // the same first with every member: what NCCL sets up for one must not wait on the GPU for what it does for another.
+  // Each lane's communicator joins where its stream's work is issued: the device is current there. One lane after the
+  // other, the same first with every member: what NCCL sets up for one must not wait on the GPU for what it does for
+  // another.
   absl::Status Begin(const std::array<std::string, kNumGroupLanes>& ids) {
     for (const GroupLane lane : kLanes) {
       EPS_ASSIGN_OR_RETURN(aborters_[static_cast<size_t>(lane)], StartThread([this, lane] { AbortAtEnd(At(lane)); }));
@@ -142,8 +146,8 @@ class NcclGroup final : public Group {
     return TouchPeers(which, stream);
   }
 
-  // A byte to and from each other member: NCCL connects two when they first exchange something, for which it allocates and
-  // waits, and in mid-step that could be for what never ends before.
+  // A byte to and from each other member: NCCL connects two when they first exchange something, for which it allocates
+  // and waits, and in mid-step that could be for what never ends before.
   absl::Status TouchPeers(GroupLane lane, void* stream) {
     const auto peers = static_cast<size_t>(size());
     EPS_ASSIGN_OR_RETURN(void* const scratch, api_->NewScratch(2 * peers, stream));
@@ -207,13 +211,26 @@ class NcclGroup final : public Group {
     options_.on_joined(status.ok() ? status : absl::AbortedError(status.message()));
   }
 
+  // An exchange that NCCL's own threads carry, where GPUs do not reach each other, may break after it was issued: its
+  // kernel then waits for ever, and State alone tells.
   void AbortAtEnd(Lane& lane) {
-    {
-      MutexLock lock(mu_);
-      while (ended_.ok()) changed_.Wait(mu_);
+    while (!HasEndedWithin(kWatch)) {
+      if (absl::Status broken = Look(lane); !broken.ok()) End(std::move(broken));
     }
     MutexLock lock(lane.mu);
     if (NcclComm comm = std::exchange(lane.comm, nullptr); comm != nullptr) api_->Abort(comm);
+  }
+
+  bool HasEndedWithin(std::chrono::milliseconds time) {
+    MutexLock lock(mu_);
+    if (ended_.ok()) changed_.WaitFor(mu_, time);
+    return !ended_.ok();
+  }
+  absl::Status Look(Lane& lane) {
+    MutexLock lock(lane.mu);
+    if (lane.comm == nullptr) return absl::OkStatus();
+    const absl::Status state = api_->State(lane.comm);
+    return absl::IsUnavailable(state) ? absl::OkStatus() : state;
   }
 
   // Fixed after construction.

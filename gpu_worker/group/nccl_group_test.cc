@@ -1,5 +1,6 @@
 #include "gpu_worker/group/nccl_group.h"
 
+#include <atomic>
 #include <cstddef>
 #include <memory>
 #include <string>
@@ -101,6 +102,65 @@ TEST(NcclGroupTest, WhatNcclRefusesIsToldAndTheStreamsGoOn) {
   EXPECT_THAT(joined.Wait(), StatusIs(StatusCode::kAborted, "duplicate GPU"));
   EXPECT_THAT((*group)->status(), StatusIs(StatusCode::kAborted, "duplicate GPU"));
   for (const StreamId id : {StreamId::kIn, StreamId::kOut}) EXPECT_OK(device->stream(id).Synchronize());
+}
+
+// As the library where a connection between two hosts' GPUs breaks while an exchange is on its way.
+class Breaking : public NcclApi {
+ public:
+  std::string version() const override { return nccl_->version(); }
+  absl::StatusOr<std::string> NewId() override { return nccl_->NewId(); }
+  absl::StatusOr<NcclComm> Begin(const std::string& id, int rank, int size) override {
+    return nccl_->Begin(id, rank, size);
+  }
+  absl::Status State(NcclComm comm) override {
+    return broken ? absl::InternalError("remote process exited") : nccl_->State(comm);
+  }
+  absl::Status Transfer(NcclComm comm, const std::vector<NcclTransfer>& transfers, void* stream) override {
+    return nccl_->Transfer(comm, transfers, stream);
+  }
+  absl::StatusOr<void*> NewScratch(size_t num_bytes, void* stream) override {
+    return nccl_->NewScratch(num_bytes, stream);
+  }
+  absl::Status FreeScratch(void* scratch, void* stream) override { return nccl_->FreeScratch(scratch, stream); }
+  void Abort(NcclComm comm) override { nccl_->Abort(comm); }
+
+  std::atomic<bool> broken = false;
+
+ private:
+  const std::unique_ptr<NcclApi> nccl_ = NewEmulatedNccl();
+};
+
+TEST(NcclGroupTest, WhatBreaksBehindAnExchangeEndsTheGroup) {
+  struct Member {
+    std::unique_ptr<Device> device = EmulatedDevice(4096);
+    std::shared_ptr<Breaking> nccl = std::make_shared<Breaking>();
+    Joined joined;
+    std::unique_ptr<Group> group;
+  };
+  Member members[2];
+  std::string token;
+  for (int rank = 0; rank < 2; ++rank) {
+    Member& member = members[rank];
+    GroupOptions options = {
+        .id = 1, .rank = rank, .size = 2, .device = member.device.get(), .on_joined = [&](absl::Status status) {
+          member.joined.Set(std::move(status));
+        }};
+    const auto maker = NewNcclGroupMaker(member.nccl);
+    ASSERT_OK_AND_ASSIGN(member.group,
+                         rank == 0 ? maker->Found(std::move(options), token) : maker->Join(std::move(options), token));
+  }
+  for (Member& member : members) ASSERT_OK(member.joined.Wait());
+  ASSERT_OK_AND_ASSIGN(void* const memory, members[0].device->Address({.offset_bytes = 0, .num_bytes = 64}));
+  Exchange exchange = {.gives = {{}, {}}, .gets = {{}, {}}};
+  exchange.gets[1].push_back(absl::MakeSpan(static_cast<std::byte*>(memory), 64));  // which the other never gives
+  members[0].group->Enqueue(GroupLane::kPull, std::move(exchange));
+  // Behind it in the stream, so that it was issued when it breaks.
+  members[0].device->stream(StreamId::kIn).IssueNative([&](void*) {
+    members[0].nccl->broken = true;
+    return absl::OkStatus();
+  });
+  EXPECT_OK(members[0].device->stream(StreamId::kIn).Synchronize());
+  EXPECT_THAT(members[0].group->status(), StatusIs(StatusCode::kAborted, "remote process exited"));
 }
 
 }  // namespace

@@ -14,8 +14,9 @@ namespace {
 constexpr int64_t kMaxVocabChunk = 4096;
 // Chunks start at multiples of it, so their rows of the table are aligned; so are rows of logits.
 constexpr int64_t kRowsTogether = 64;
-// cuBLASLt is fast where M, N and K are multiples of so many: of an odd vocabulary the last chunk takes seven times as long
-// on an H200, unless the columns that are over are multiplied apart. To other devices it makes no difference in time.
+// cuBLASLt is fast where M, N and K are multiples of so many: of an odd vocabulary the last chunk takes seven times as
+// long on an H200, unless the columns that are over are multiplied apart. To other devices it makes no difference in
+// time.
 constexpr int64_t kFastColumns = 8;
 
 // Which random numbers are whose; part of what makes a run's bits.
@@ -151,16 +152,16 @@ class HeadWork {
     table_ = Parameter(args_.weight_offsets.table + chunk.first * s_.C, chunk.columns * s_.C, at_.table);
   }
 
-  // logits (num_rows, columns) = features (num_rows, C) table[first, first + columns)^T + bias, for the last `num_rows`
-  // rows.
-  void Logits(const Chunk& chunk, int64_t num_rows) {
+  // logits (num_rows, columns) = features (num_rows, C) table[first, first + columns)^T + bias, from row `first_row`
+  // on.
+  void Logits(const Chunk& chunk, int64_t first_row, int64_t num_rows) {
     const std::optional<int64_t> offset = args_.weight_offsets.bias;
     const void* bias = offset.has_value() ? Parameter(*offset + chunk.first, chunk.columns, at_.dense.bias) : nullptr;
     for (const Part& part : PartsOf(chunk)) {
       k_.MatMul({.M = num_rows,
                  .N = part.columns,
                  .K = s_.C,
-                 .a = At(features(), (rows_ - num_rows) * s_.C * s_.act_bytes()),
+                 .a = At(features(), first_row * s_.C * s_.act_bytes()),
                  .lda = s_.C,
                  .b = At(table_, part.first * s_.C * s_.act_bytes()),
                  .ldb = s_.C,
@@ -402,7 +403,7 @@ void HeadForwardBackward(Kernels& kernels, const HeadArgs& args, const void* x, 
   for (int64_t i = 0; i < work.num_chunks(); ++i) {
     const Chunk chunk = work.ChunkOf(i);
     work.LoadTable(chunk);
-    work.Logits(chunk, M);
+    work.Logits(chunk, 0, M);
     kernels.SoftmaxChunk({.M = M,
                           .chunk = chunk.columns,
                           .first = chunk.first,
@@ -425,7 +426,7 @@ void HeadForwardBackward(Kernels& kernels, const HeadArgs& args, const void* x, 
     const Chunk chunk = work.ChunkOf(i);
     const bool is_last = i == work.num_chunks() - 1;
     if (!is_last) work.LoadTable(chunk);
-    if (!is_last && !args.keeps_logits) work.Logits(chunk, M);
+    if (!is_last && !args.keeps_logits) work.Logits(chunk, 0, M);
     kernels.SoftmaxChunkBackward({.M = M,
                                   .chunk = chunk.columns,
                                   .first = chunk.first,
@@ -441,14 +442,14 @@ void HeadForwardBackward(Kernels& kernels, const HeadArgs& args, const void* x, 
   work.FeaturesBackward(x, dx, gradient);
 }
 
-void HeadLogits(Kernels& kernels, const HeadArgs& args, const void* x,
+void HeadLogits(Kernels& kernels, const HeadArgs& args, const void* x, int64_t row,
                 const std::function<void(int64_t, int64_t, const void*)>& take) {
   HeadWork work(kernels, args);
   work.Features(x);
   for (int64_t i = 0; i < work.num_chunks(); ++i) {
     const Chunk chunk = work.ChunkOf(i);
     work.LoadTable(chunk);
-    work.Logits(chunk, 1);
+    work.Logits(chunk, row, 1);
     take(chunk.first, chunk.columns, chunk.logits);
   }
 }

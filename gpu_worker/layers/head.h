@@ -19,8 +19,8 @@ namespace eps::worker {
 //
 // The vocabulary goes by in chunks of columns: a first pass makes the running softmax, a second one, last chunk
 // first, makes each chunk's logits again and turns them into their gradient. The last chunk's logits are still
-// there from the first pass; a vocabulary of one chunk computes its logits once. With room for the logits of all chunks,
-// the second pass finds them as well (HeadArgs::keeps_logits).
+// there from the first pass; a vocabulary of one chunk computes its logits once. With room for the logits of all
+// chunks, the second pass finds them as well (HeadArgs::keeps_logits).
 // Cost: products of 4 M C V multiply-adds for several chunks, 3 for one or where logits are kept.
 struct HeadOffsets {  // in elements from where the layer begins; negative ones, too, where blobs lie in place
   struct Norm {
@@ -47,8 +47,8 @@ HeadOffsets HeadOffsetsOf(const ModelSpec& model, LayerId layer);
 int64_t VocabChunk(const LayerShape& shape);
 
 // Elements from row to row of the logits of so many columns: a multiple of 64, so that rows begin aligned whatever the
-// columns are. It is a multiple of 256 only if they are one: such rows fall on few sets of a cache, and with AVX-512 oneDNN
-// computes products with them otherwise, with other bits than those of rows that lie one behind the other.
+// columns are. It is a multiple of 256 only if they are one: such rows fall on few sets of a cache, and with AVX-512
+// oneDNN computes products with them otherwise, with other bits than those of rows that lie one behind the other.
 int64_t LogitsRow(int64_t columns);
 
 int64_t HeadScratchBytes(const LayerShape& shape, const KernelSizes& kernels);
@@ -70,15 +70,15 @@ struct HeadArgs {
 };
 
 // x: act (M, C). labels: (M), or (B) of a classifier. record: added to. dx: act (M, C) out. gradient: the layer's slot,
-// fp32, GradientElems of it: added to, or with starts_gradient written. scale: of a counted label's loss: the loss scale /
-// counted labels of the step. dx == null: the forward pass alone, for the record; gradient is not looked at.
+// fp32, GradientElems of it: added to, or with starts_gradient written. scale: of a counted label's loss: the loss
+// scale / counted labels of the step. dx == null: the forward pass alone, for the record; gradient is not looked at.
 void HeadForwardBackward(Kernels& kernels, const HeadArgs& args, const void* x, const int32_t* labels, double scale,
                          LossRecord* record, void* dx, float* gradient);
 
-// The logits of the last row; of a classifier those of the last sample. x: act (M, C). Calls `take` after each chunk of
-// columns [first, first + chunk): `logits`, act (chunk), lies in scratch until the next chunk is computed on the compute
-// stream.
-void HeadLogits(Kernels& kernels, const HeadArgs& args, const void* x,
+// The logits of `row`, of M; of a classifier those of sample `row`. x: act (M, C). Calls `take` after each chunk of
+// columns [first, first + chunk): `logits`, act (chunk), lies in scratch until the next chunk is computed on the
+// compute stream.
+void HeadLogits(Kernels& kernels, const HeadArgs& args, const void* x, int64_t row,
                 const std::function<void(int64_t first, int64_t chunk, const void* logits)>& take);
 
 }  // namespace eps::worker

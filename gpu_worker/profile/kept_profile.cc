@@ -17,7 +17,8 @@ namespace {
 
 constexpr size_t kMostLayers = 16 * kLayerKinds.size();  // of so many runs
 
-// $XDG_CACHE_HOME, which counts only if it is absolute (XDG Base Directory Specification), or ~/.cache; "" without a home.
+// $XDG_CACHE_HOME, which counts only if it is absolute (XDG Base Directory Specification), or ~/.cache; "" without a
+// home.
 std::string CacheFolder() {
   const char* cache = std::getenv("XDG_CACHE_HOME");
   if (cache != nullptr && cache[0] == '/') return cache;
@@ -60,8 +61,9 @@ bool AddLayersOf(const Profile& earlier, Profile& profile) {
 std::string KeptProfilePath(const std::string& device, int threads, const std::string& vectors) {
   const std::string folder = CacheFolder();
   if (folder.empty()) return "";
+  const std::string measured = device == "cuda" ? "cuda:0" : device;  // the GPU that `--device cuda` measures
   return absl::StrCat(folder, "/eps/profiles/", AsFileName(ProcessorName()), "-", UsableCores(), "-",
-                      AsFileName(device), "-", threads, vectors == kWidestVectors ? "" : absl::StrCat("-", vectors),
+                      AsFileName(measured), "-", threads, vectors == kWidestVectors ? "" : absl::StrCat("-", vectors),
                       ".json");
 }
 

@@ -54,6 +54,7 @@ TEST_F(KeptProfileTest, EachDeviceAndNumberOfThreadsHasItsOwn) {
   for (const std::string& path : paths) EXPECT_EQ(path.rfind(folder_.path() + "/eps/profiles/", 0), 0u) << path;
   std::sort(paths.begin(), paths.end());
   EXPECT_EQ(std::unique(paths.begin(), paths.end()), paths.end());
+  EXPECT_EQ(KeptProfilePath("cuda", 2, "widest"), KeptProfilePath("cuda:0", 2, "widest"));
 }
 
 TEST_F(KeptProfileTest, AFolderThatIsNotAbsoluteDoesNotCount) {

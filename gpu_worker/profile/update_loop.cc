@@ -57,7 +57,7 @@ int64_t UpdateStateBytes(const TextReader& read, int64_t room_bytes) {
 absl::StatusOr<UpdateLoop> UpdateLoop::New(int threads, int64_t state_bytes) {
   const int64_t windows = std::max<int64_t>(1, state_bytes / kWindowBytes);
   EPS_ASSIGN_OR_RETURN(AnonymousMemory state, AnonymousMemory::Map(windows * kWindowBytes, "a loop of updates"));
-  state.Populate(threads);
+  state.Populate();
   return UpdateLoop(threads, static_cast<size_t>(windows), std::move(state));
 }
 

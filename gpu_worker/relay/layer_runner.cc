@@ -210,7 +210,7 @@ void LayerRunner::Head(const RelayStep& step, const PassContext& pass) {
 
 void LayerRunner::Logits(const RelayStep& step, const PassContext& pass) {
   const auto elem_bytes = static_cast<size_t>(pass.shape.act_bytes());
-  HeadLogits(kernels_, HeadOf(step, pass), Slot(arena_.boundaries, step.input),
+  HeadLogits(kernels_, HeadOf(step, pass), Slot(arena_.boundaries, step.input), pass.logits_row,
              [&](int64_t first, int64_t chunk, const void* logits) {
                compute_.CopyOut(pass.logits.subspan(static_cast<size_t>(first) * elem_bytes,
                                                     static_cast<size_t>(chunk) * elem_bytes),

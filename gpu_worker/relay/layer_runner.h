@@ -35,7 +35,8 @@ struct PassContext {
   bool training = true;               // false: no dropout
   const GroupParts* group = nullptr;  // null: this worker goes alone
   PassWeights weights = {};
-  absl::Span<std::byte> logits;  // kLogits only: (vocab) in the compute dtype, on the host
+  absl::Span<std::byte> logits;  // kLogits only: (vocab) in the compute dtype, on the host, ...
+  int64_t logits_row = 0;        // ... of this row of the micro-batch, or of a classifier's first sample
 };
 
 // Whether the layer's weights are read in place. A block's kernels take one address for all its parameters, so one of

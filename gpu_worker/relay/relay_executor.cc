@@ -12,6 +12,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "common/base/byte_size.h"
 #include "common/base/log.h"
 #include "common/base/status_macros.h"
 #include "common/model/layer_drop.h"
@@ -297,9 +298,14 @@ absl::StatusOr<std::vector<float>> RelayExecutorImpl::NextTokenLogits(Version ve
                         .gradients = run_.precision.gradients,
                         .expands = shape_.expands(),
                         .forward_only = true};
+  const auto num_tokens = static_cast<int64_t>(tokens.size());
+  // What stands behind a text none of its rows sees, if attention is causal.
+  const int64_t multiple = shape_.is_causal ? device_.properties().length_multiple : 1;
+  const int64_t length = std::min<int64_t>(RoundUp(num_tokens, multiple), config.context);
   VnodeBatch batch;
   batch.tokens.assign(tokens.begin(), tokens.end());
-  batch.labels.assign(tokens.size(), kNotCounted);
+  batch.tokens.resize(static_cast<size_t>(length), tokens.back());
+  batch.labels.assign(batch.tokens.size(), kNotCounted);
   std::vector<std::byte> logits(static_cast<size_t>(config.num_outputs() * shape_.act_bytes()));
 
   Pass pass;
@@ -307,10 +313,11 @@ absl::StatusOr<std::vector<float>> RelayExecutorImpl::NextTokenLogits(Version ve
                   .step = StepId(version.value()),
                   .vnodes = shape.vnodes,
                   .training = false,
-                  .logits = absl::MakeSpan(logits)};
+                  .logits = absl::MakeSpan(logits),
+                  .logits_row = shape_.is_classifier() ? 0 : num_tokens - 1};
   pass.context.shape.has_documents = false;
   pass.context.shape.B = 1;
-  pass.context.shape.T = static_cast<int64_t>(tokens.size());
+  pass.context.shape.T = length;
   EPS_ASSIGN_OR_RETURN(pass.context.weights, weights_.Find(version));
   pass.steps = &Schedule(shape);
   pass.batches = absl::MakeConstSpan(&batch, 1);

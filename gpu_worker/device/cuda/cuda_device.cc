@@ -12,7 +12,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
 #include "common/base/anonymous_memory.h"
-#include "common/base/control_groups.h"
 #include "common/base/log.h"
 #include "common/base/status_macros.h"
 #include "common/choices/choices.h"
@@ -90,9 +89,13 @@ void SayNotPinned(int64_t num_bytes, const absl::Status& why) {
                                    {"error", why.ToString()}});
 }
 
-// The most that the runtime allocates pinned: it makes the pages itself, one after the other, half a second for a GB, which
-// many threads make in a tenth of that and the runtime then pins in 0.06 s (an H200).
+// The most that the runtime allocates pinned: it makes the pages itself, one after the other, half a second for a GB,
+// which many threads make in a tenth of that and the runtime then pins in 0.06 s (an H200).
 constexpr int64_t kMostAllocatedByRuntime = int64_t{64} << 20;
+
+// A plan of attention takes half a second of a core and more. Of a text that grows by a token at a time every 128th has
+// one.
+constexpr int64_t kLengthMultiple = 128;
 
 class CudaDevice : public Device {
  public:
@@ -111,6 +114,7 @@ class CudaDevice : public Device {
     properties_.name = options.name;
     properties_.model = runtime_->model();
     properties_.compute_dtype = options.act;
+    if (!options.plain_attention) properties_.length_multiple = kLengthMultiple;
   }
   ~CudaDevice() override {
     // All at once: one may be waiting for another. Then idle: nothing that is pinned is copied.
@@ -164,7 +168,7 @@ class CudaDevice : public Device {
   // Pinned in pieces, as many as can be. A container may limit what is locked, and a slow run is better than none.
   absl::StatusOr<HostMemory> NewMappedMemory(int64_t num_bytes) {
     EPS_ASSIGN_OR_RETURN(AnonymousMemory mapped, AnonymousMemory::Map(num_bytes, "host memory for copies"));
-    mapped.Populate(UsableCores());
+    mapped.Populate();
     const auto memory = std::make_shared<AnonymousMemory>(std::move(mapped));
     const absl::Span<std::byte> bytes = absl::MakeSpan(memory->base(), static_cast<size_t>(num_bytes));
     std::shared_ptr<void> owner(memory->base(), [pins = pins_, memory, bytes](void*) { pins->Unpin(bytes); });

@@ -236,14 +236,21 @@ void RunEmulated(const KernelCall& call) {
   runtime->DestroyStream(stream);
 }
 
-TEST(CudaKernelsTest, PacksAreCopiedAndNothingBehindThem) {
-  for (const size_t packs : {1, 127, 128, 129, 1000}) {
-    const size_t words = packs * kCopyPackBytes / sizeof(uint32_t);
-    alignas(64) static uint32_t from[4100], to[4100];
-    std::iota(std::begin(from), std::end(from), 1u);
-    std::fill(std::begin(to), std::end(to), 0u);
-    RunEmulated(CopyPacks(static_cast<int64_t>(packs) * kCopyPackBytes, from, to));
-    for (size_t i = 0; i < 4100; ++i) ASSERT_EQ(to[i], i < words ? from[i] : 0u) << packs << " " << i;
+TEST(CudaKernelsTest, WordsAreCopiedAndNothingBesideThem) {
+  alignas(64) static uint32_t from[4100], to[4100];
+  for (const size_t words : {1, 2, 4, 127, 128, 129, 508, 512, 516, 4000}) {
+    for (const size_t from_at : {0, 2, 4}) {
+      for (const size_t to_at : {0, 3, 8}) {
+        std::iota(std::begin(from), std::end(from), 1u);
+        std::fill(std::begin(to), std::end(to), 0u);
+        RunEmulated(CopyWords(static_cast<int64_t>(words) * kCopyWordBytes, from + from_at, to + to_at));
+        for (size_t i = 0; i < 4100; ++i) {
+          const bool is_copied = i >= to_at && i < to_at + words;
+          ASSERT_EQ(to[i], is_copied ? from[from_at + i - to_at] : 0u)
+              << words << " " << from_at << " " << to_at << " " << i;
+        }
+      }
+    }
   }
 }
 

@@ -26,10 +26,10 @@ __device__ __forceinline__ int64_t PackStart() {
   return (static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x) * kPack;
 }
 
-// 1 / y of a y in [1, 2] or NaN. The GPU's approximation errs by 1 ulp and is one instruction, where an IEEE division tests for
-// what is tiny, huge or denormal, of which nothing is here, and branches. Device conformance holds what is made of it to 8 ulp
-// of itself and 8 of 1. The most that comes of it is e r r below: r's 2.5 twice, the products' 1, and e's, which are some of
-// |x| e^-|x|, less than half of 1.
+// 1 / y of a y in [1, 2] or NaN. The GPU's approximation errs by 1 ulp and is one instruction, where an IEEE division
+// tests for what is tiny, huge or denormal, of which nothing is here, and branches. Device conformance holds what is
+// made of it to 8 ulp of itself and 8 of 1. The most that comes of it is e r r below: r's 2.5 twice, the products' 1,
+// and e's, which are some of |x| e^-|x|, less than half of 1.
 __device__ __forceinline__ float ReciprocalFromOneToTwo(float y) {
 #ifdef __CUDACC__
   float r = 0;
@@ -60,8 +60,8 @@ struct Activated {
 template <Activation kActivation>
 __device__ __forceinline__ Activated Activate(float x) {
   if constexpr (kActivation == Activation::kGeluTanh) {
-    // 0.5 (1 + tanh(u)) is sigmoid(2u), with u = sqrt(2/pi) (x + 0.044715 x^3). Few operations: beside them there is little to
-    // wait for but memory.
+    // 0.5 (1 + tanh(u)) is sigmoid(2u), with u = sqrt(2/pi) (x + 0.044715 x^3). Few operations: beside them there is
+    // little to wait for but memory.
     constexpr float kScale = kTwoSqrtTwoOverPi, kCubicScale = kTwoSqrtTwoOverPi * kCubic;
     const float square = x * x;
     const SigmoidParts parts = PartsOfSigmoid(x * fmaf(kCubicScale, square, kScale));
@@ -243,18 +243,27 @@ __global__ void WidenKernel(int64_t n, const From* src, To* dst) {
   StorePack<true>(v, dst, at, n);
 }
 
-struct alignas(kCopyPackBytes) CopyPack {
-  uint32_t words[kCopyPackBytes / sizeof(uint32_t)];
+struct alignas(16) CopyPack {
+  uint32_t words[4];
 };
 constexpr int kCopyThreads = 128;  // few, so that the reads of 64 KiB over a link are spread over 32 multiprocessors
 
-__global__ void CopyPacksKernel(int64_t num_packs, const CopyPack* from, CopyPack* to) {
+template <typename Unit>
+__global__ void CopyWordsKernel(int64_t n, const Unit* from, Unit* to) {
   const int64_t at = static_cast<int64_t>(blockIdx.x) * kCopyThreads + threadIdx.x;
-  if (at < num_packs) to[at] = from[at];
+  if (at < n) to[at] = from[at];
 }
 
-// Gradients are passed over in quads of 4 elements, of which a thread takes two, a block's width apart: what a warp stores at
-// once are whole sectors of 32 bytes. The two accesses of a pack of fp32 would each be to half of every sector.
+template <typename Unit>
+KernelCall CopyUnits(int64_t num_bytes, const void* from, void* to) {
+  const int64_t n = num_bytes / static_cast<int64_t>(sizeof(Unit));
+  return MakeCall("CopyWords", {.blocks_x = CeilDiv(n, kCopyThreads), .threads = kCopyThreads}, &CopyWordsKernel<Unit>,
+                  n, static_cast<const Unit*>(from), static_cast<Unit*>(to));
+}
+
+// Gradients are passed over in quads of 4 elements, of which a thread takes two, a block's width apart: what a warp
+// stores at once are whole sectors of 32 bytes. The two accesses of a pack of fp32 would each be to half of every
+// sector.
 constexpr int kQuad = 4;
 constexpr int kQuads = kPack / kQuad;
 template <typename T>
@@ -491,10 +500,11 @@ KernelCall DocumentBias(Dtype act, int64_t B, int64_t T, const Documents& docume
   return call;
 }
 
-KernelCall CopyPacks(int64_t num_bytes, const void* from, void* to) {
-  const int64_t num_packs = num_bytes / kCopyPackBytes;
-  return MakeCall("CopyPacks", {.blocks_x = CeilDiv(num_packs, kCopyThreads), .threads = kCopyThreads},
-                  &CopyPacksKernel, num_packs, static_cast<const CopyPack*>(from), static_cast<CopyPack*>(to));
+KernelCall CopyWords(int64_t num_bytes, const void* from, void* to) {
+  const auto all =
+      static_cast<uintptr_t>(num_bytes) | reinterpret_cast<uintptr_t>(from) | reinterpret_cast<uintptr_t>(to);
+  return all % sizeof(CopyPack) == 0 ? CopyUnits<CopyPack>(num_bytes, from, to)
+                                     : CopyUnits<uint32_t>(num_bytes, from, to);
 }
 
 KernelCall SetDropoutKeys(const DropoutKeyPack& keys, PhiloxKey* out) {

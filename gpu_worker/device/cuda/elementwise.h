@@ -34,9 +34,10 @@ void ApplyDropout(KernelQueue& queue, Dtype act, int64_t n, const void* x, const
 KernelCall DropoutMask(Dtype act, int64_t n, const DeviceDropout& dropout, void* y);
 // Writes y, act (B, T, T): 0 where a row's document has the column, else -inf.
 KernelCall DocumentBias(Dtype act, int64_t B, int64_t T, const Documents& documents, void* y);
-// Copies whole packs of 16 bytes, both aligned so; `from` may be host memory that the device reads.
-KernelCall CopyPacks(int64_t num_bytes, const void* from, void* to);
-inline constexpr int64_t kCopyPackBytes = 16;
+// Copies whole words of 4 bytes, both aligned so, and 16 bytes at a time where all are multiples of that; `from` may be
+// host memory that the device reads.
+KernelCall CopyWords(int64_t num_bytes, const void* from, void* to);
+inline constexpr int64_t kCopyWordBytes = 4;
 // To be launched before what has dropout.
 KernelCall SetDropoutKeys(const DropoutKeyPack& keys, PhiloxKey* out);
 void Widen(KernelQueue& queue, Dtype act, const WidenArgs& args);

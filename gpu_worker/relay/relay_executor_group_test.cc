@@ -1,0 +1,129 @@
+#include "gpu_worker/relay/relay_executor.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <limits>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "common/model/model_spec.h"
+#include "common/spec/run_config.h"
+#include "common/tensor/dtype.h"
+#include "common/testing/status_matchers.h"
+#include "gmock/gmock.h"
+#include "gpu_worker/group/group.h"
+#include "gpu_worker/plan/group_parts.h"
+#include "gpu_worker/relay/relay_executor_testing.h"
+#include "gpu_worker/transport/in_process.h"
+#include "gtest/gtest.h"
+
+namespace eps::worker {
+namespace {
+
+TEST_F(RelayExecutorTest, AGroupGivesTheBitsOfOneWorker) {
+  for (const Dtype dtype : {Dtype::kF32, Dtype::kBf16}) {
+    Use(RunOfSeveralChunks(dtype, 8));
+    const StepOutcome alone = RunStep({});
+    for (const int members : {2, 3, 4, 8}) {
+      const std::string what = absl::StrCat(DtypeName(dtype), ", ", members, " members");
+      const auto shares = EvenShares(8, members);
+      const StepOutcome together = RunStep({.workers = shares, .group = true});
+      ExpectSameBits(alone, together, what);
+      ExpectSameBits(alone, RunStep({.own_memory = true, .workers = shares, .group = true}), what + ", own memory");
+      ExpectSameBits(alone, RunStep({.in_place = true, .workers = shares, .group = true}), what + ", in place");
+    }
+    ExpectSameBits(alone, RunStep({.more_bytes = -1, .resident = true, .workers = EvenShares(8, 4), .group = true}),
+                   "resident");
+    ExpectSameBits(alone, RunStep({.weight_slots = 1, .workers = {{0}, {1, 2, 3, 4}, {5, 6, 7}}, .group = true}),
+                   "uneven");
+    ExpectSameBits(alone, RunStep({.own_memory = true, .in_place = true, .workers = EvenShares(8, 2), .group = true}),
+                   "weights copied from where the daemon has them");
+  }
+}
+
+TEST_F(RelayExecutorTest, OnCudaAGroupOverNcclGivesTheBitsOfOneWorker) {
+  RunConfig run = SmallRun(Dtype::kBf16);
+  run.model = {.num_layers = 1, .d_model = 56, .num_heads = 2, .context = 5, .vocab = 5000, .init_seed = 11};
+  run.batch = {.virtual_nodes = 4, .micro_batches = 1, .micro_batch = 1};
+  Use(run);
+  const StepOutcome alone = RunStep({.cuda = Dtype::kBf16});
+  for (const int members : {2, 3}) {
+    const std::string what = absl::StrCat(members, " members");
+    ExpectSameBits(alone, RunStep({.cuda = Dtype::kBf16, .workers = EvenShares(4, members), .group = true}), what);
+  }
+  ExpectSameBits(alone, RunStep({.in_place = true, .cuda = Dtype::kBf16, .workers = EvenShares(4, 2), .group = true}),
+                 "copied from where they lie");
+}
+
+// What the daemon gives and gets is one model, not one for each member.
+TEST_F(RelayExecutorTest, AGroupPushesEachPartOnce) {
+  Use(RunOfSeveralChunks(Dtype::kF32, 4));
+  const StepOutcome two = RunStep({.workers = EvenShares(4, 2)});
+  const StepOutcome grouped = RunStep({.workers = EvenShares(4, 2), .group = true});
+  ExpectSameBits(two, grouped, "two workers");
+  int64_t parts = 0;
+  for (const LayerSpec& layer : model_.layers) {
+    for (const BlobUse& use : layer.blobs) parts += std::min<int64_t>(2, model_.blob(use.blob).num_chunks());
+  }
+  EXPECT_EQ(grouped.pushes, parts);
+}
+
+TEST_F(RelayExecutorTest, AGroupThatCannotCarryTheStepLetsEachGoAlone) {
+  RunConfig run = RunOfSeveralChunks(Dtype::kF32, 4);
+  Use(run);
+  const StepOutcome alone = RunStep({});
+  // A pass takes one vnode, and a member has two.
+  ExpectSameBits(alone, RunStep({.max_pass_vnodes = 1, .workers = EvenShares(4, 2), .group = true}), "short passes");
+}
+
+TEST_F(RelayExecutorTest, AVnodeWhoseGradientIsNotFiniteIsNamedByTheWholeGroup) {
+  Use(RunOfSeveralChunks(Dtype::kF32, 4));
+  const std::unique_ptr<InProcessStore> store = NewStore();
+  // A weight of the last block that overflows for everybody: each vnode is named by someone.
+  std::vector<float>& master = masters_.at(3);
+  master[static_cast<size_t>(model_.blobs[3].tensors.back().offset_elems)] = std::numeric_limits<float>::infinity();
+  const std::unique_ptr<InProcessStore> broken = NewStore();
+  StepOutcome outcome;
+  RunAsGroup({.workers = EvenShares(4, 2), .group = true}, *broken, outcome);
+  EXPECT_EQ(broken->NonFiniteVnodes(kStep).front(), 0);
+}
+
+TEST_F(RelayExecutorTest, WhenAMemberIsLostTheOthersFailAndGoOnAlone) {
+  Use(RunOfSeveralChunks(Dtype::kF32, 4));
+  const StepOutcome alone = RunStep({});
+  const std::unique_ptr<InProcessStore> store = NewStore();
+  const std::vector<std::vector<int>> shares = EvenShares(4, 2);
+  const Way way = {.workers = shares, .group = true};
+  Worker survivor(model_, run_, way, *store);
+  StepOutcome outcome;
+  {
+    Worker lost(model_, run_, way, *store);
+    std::vector<std::unique_ptr<Group>> groups = NewGroup({survivor.device.get(), lost.device.get()});
+    // Its weights never come: it stays in its first layer.
+    lost.transport.Cancel(absl::UnavailableError("it was killed"));
+    std::thread dying([&] {
+      Assignment assignment = Only(all_, shares[1]);
+      assignment.group = GroupVnodes{.group = 1, .rank = 1, .vnodes = shares};
+      EXPECT_FALSE(lost.executor->Run(assignment, groups[1].get()).ok());
+      groups[1].reset();
+    });
+    Assignment assignment = Only(all_, shares[0]);
+    assignment.group = GroupVnodes{.group = 1, .rank = 0, .vnodes = shares};
+    EXPECT_THAT(survivor.executor->Run(assignment, groups[0].get()), StatusIs(absl::StatusCode::kAborted, "group"));
+    dying.join();
+  }
+  // The daemon gives it everything, and it goes alone.
+  const auto result = survivor.executor->Run(all_);
+  ASSERT_OK(result);
+  ASSERT_OK(survivor.transport.Flush());
+  for (const VnodeRecord& record : result->records) outcome.records[record.vnode] = record;
+  Collect(*store, outcome);
+  ExpectSameBits(alone, outcome, "after the loss");
+}
+
+}  // namespace
+}  // namespace eps::worker
