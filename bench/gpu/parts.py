@@ -65,6 +65,10 @@ def share_of_time(deadline, part):
     return now + part * (deadline - now)
 
 
+class DoesNotFit(Failed):
+    """No plan fits."""
+
+
 class Bench:
     """What the parts have in common. `links`: gpu_ceilings' last line, `update`: update_bench's; {} until measured.
     `log` takes what the programs of all runs log, `kept` is the folder of what else the report keeps of them."""
@@ -131,7 +135,7 @@ class Bench:
         measured = self.profile(model, batch, deadline)
         planned, why = eps_side.plan(self.place, model, batch, choice, cap, deadline, measured=measured, changes=changes)
         if planned is None:
-            raise Failed(f"{choice}: {why}")
+            raise DoesNotFit(f"{choice}: {why}")
         left = min(MOST_SWAPPED, int(self.host_bytes) - HOST_SPARE - planned["host_total_bytes"])
         if choice == "relay" and left > 0 and planned["device"]["recomputed_inner"] > 0:
             host_memory = planned["worker_host"]["boundary_bytes"] + left
@@ -248,17 +252,18 @@ class Bench:
         return [update_table(self.update)], []
 
     def both_ways(self, model, batch, cap, rounds, deadline):
-        """By relay and with everything resident, in turn, as a machine may drift: the middle one of each, all, and what
-        went wrong."""
-        runs, errors = {"relay": [], "resident": []}, []
+        """By relay and with everything resident, in turn, as a machine may drift: the middle one of each, all, what
+        went wrong, and why a GPU that is too small for it has not the whole model."""
+        runs, errors, too_small = {"relay": [], "resident": []}, [], []
         for _ in range(rounds):
             for choice, limit in (("relay", cap), ("resident", self.largest_cap(WHOLE_DEVICE)[0])):
                 try:
                     until = share_of_time(deadline, OUR_SHARE / rounds)
                     runs[choice].append(self.eps(model, batch, choice, limit, until))
                 except Failed as error:  # the other sides are still worth knowing
-                    errors.append(f"{choice}: {error}")
-        return {name: middle_of(each) for name, each in runs.items() if each}, runs, errors
+                    is_too_small = isinstance(error, DoesNotFit) and choice == "resident"
+                    (too_small if is_too_small else errors).append(f"{choice}: {error}")
+        return {name: middle_of(each) for name, each in runs.items() if each}, runs, errors, too_small[:1]
 
     def forms(self, micro_batches, micro_batch):
         """As many tokens a step in micro-batches of this size, which a relay likes, and of twice the size."""
@@ -273,16 +278,16 @@ class Bench:
             began = time.monotonic()
             self.profile(m, batch, deadline)
             ready = time.monotonic()
-            middle, rounds, errors = self.both_ways(m, batch, self.cap(cap), self.rounds, deadline)
+            middle, rounds, errors, too_small = self.both_ways(m, batch, self.cap(cap), self.rounds, deadline)
             pairs, not_reached = {batch: middle}, [f"no time was left for {larger.micro_batches} micro-batches"]
             one_pair = (time.monotonic() - ready) / self.rounds
 
             def add_larger(until):
                 if larger not in pairs and until - time.monotonic() > 1.3 * one_pair + ready - began:
                     self.profile(m, larger, until)  # of its own
-                    pairs[larger], rounds[f"{larger.micro_batches}_micro_batches"], failed = self.both_ways(
+                    pairs[larger], rounds[f"{larger.micro_batches}_micro_batches"], *left_out = self.both_ways(
                         m, larger, self.cap(cap), 1, until)
-                    not_reached[:] = [f"{larger.micro_batches} micro-batches, {why}" for why in failed]
+                    not_reached[:] = [f"{larger.micro_batches} micro-batches, {why}" for each in left_out for why in each]
 
             add_larger(deadline - torch_seconds)
             torch = self.torch(m, larger, variants, deadline)
@@ -299,8 +304,9 @@ class Bench:
             ours = {f"{names[name]}, {each.micro_batches} micro-batches": got
                     for each, pair in pairs.items() for name, got in pair.items()}
             said = compared(m, pairs, best, ratios, torch)
-            outcome = Outcome("; ".join([*errors, *said, *not_reached]), [speed_table(m, larger, ours, torch)],
-                              {**ratios, "rounds": rounds, "torch": torch, "profile_seconds": ready - began})
+            outcome = Outcome("; ".join([*errors, *said, *too_small, *not_reached]), [speed_table(m, larger, ours, torch)],
+                              {**ratios, "rounds": rounds, "torch": torch, "profile_seconds": ready - began},
+                              state="partly" if too_small else "passed")
             if errors:
                 raise Failed(outcome.said, outcome)
             return outcome

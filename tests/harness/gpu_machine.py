@@ -20,6 +20,8 @@ from part_report import Failed
 ROOT = Path(__file__).resolve().parents[2]
 BIN = Path(os.environ.get("EPS_BIN") or next(
     (folder for folder in (ROOT / "out/gpu/bin", ROOT / "bin") if folder.is_dir()), ROOT / "bin"))
+# CUDA's numbers of GPUs are nvidia-smi's then, ours and PyTorch's.
+os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
 OWN_ENVIRONMENT = dict(os.environ)  # for programs that are not ours, which bring their libraries
 os.environ["EPS_BIN"] = str(BIN)
 if (ROOT / "lib").is_dir():
@@ -198,17 +200,29 @@ def memory(host_bytes, root=Path("/")):
 
 
 def machine(host_bytes):
-    """Of the host, and what nvidia-smi says of its first GPU. The link of an idle GPU may be slower than it can be."""
-    said = ask_nvidia_smi("name,driver_version,memory.total,pcie.link.gen.current,pcie.link.width.current,"
-                          "pcie.link.gen.max,pcie.link.width.max")
+    """Of the host, and what nvidia-smi says of the first GPU that is seen. The link of an idle one may be slower than it
+    can be."""
+    fields = ("name,driver_version,memory.total,pcie.link.gen.current,pcie.link.width.current,pcie.link.gen.max,"
+              "pcie.link.width.max")
+    said = ask_nvidia_smi(fields, f"--id={name_of_gpu(0)}") or ask_nvidia_smi(fields)  # a part of one has no name there
     return {"cores": len(os.sched_getaffinity(0)), "host_gib": round(host_bytes / 2**30, 1), **memory(host_bytes),
             "python": ".".join(map(str, sys.version_info[:3])), **(said or {"nvidia-smi": "not there"})}
+
+
+def name_of_gpu(index):
+    """That of CUDA's GPU `index` with nvidia-smi: a number or a UUID, as CUDA_VISIBLE_DEVICES has them; "" where that has
+    none of this index."""
+    seen = [name.strip() for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name.strip()]
+    if not seen:
+        return str(index)
+    return seen[index] if index < len(seen) else ""
 
 
 def free_device_bytes(device):
     """What nobody holds of a GPU's memory; None where that is not known."""
     kind, _, index = device.partition(":")
-    said = ask_nvidia_smi("memory.free", f"--id={index or 0}").get("memory.free", "") if kind == "cuda" else ""
+    gpu = name_of_gpu(int(index or 0))
+    said = ask_nvidia_smi("memory.free", f"--id={gpu}").get("memory.free", "") if kind == "cuda" else ""
     return int(said) * 2**20 if said.isdigit() else None
 
 

@@ -370,6 +370,8 @@ class EpsSideTest(ByHandTest):
 
             def eps(self, model, batch, choice, cap, deadline, **_):
                 time.sleep(0.05)
+                if choice == "resident" and self.is_small:
+                    raise parts.DoesNotFit("needs at least 9 bytes")
                 speed = {("relay", 8): 90.0, ("resident", 8): 100.0, ("relay", 4): 60.0, ("resident", 4): 120.0}[
                     choice, batch.micro_batches]
                 losses = [2.0, 1.5] if (choice, batch.micro_batches) != self.parts_at else [2.0, 1.25]
@@ -390,7 +392,7 @@ class EpsSideTest(ByHandTest):
                 return super().both_ways(model, batch, *args)
 
         bench = Timed(self.work.path, "cpu", False, 0, 1, sys.executable)
-        bench.parts_at = None
+        bench.parts_at, bench.is_small = None, False
         run = bench.compare(SMALL, (Batch(8, 2), Batch(4, 4)), 8 << 30, "eager")
         torch = "torch in 4"
         for seconds, reached in ((60, [8, 4, torch]), (5, [8, torch, 4]), (0.1, [8, torch])):
@@ -403,7 +405,13 @@ class EpsSideTest(ByHandTest):
             self.assertEqual(outcome.figures["relay_to_torch"], 90 / 20)
             self.assertEqual("no time was left for 4 micro-batches" in outcome.said, 4 not in reached)
             self.assertIn("512 tokens a step in 8 micro-batches: relay in 8 GiB", outcome.said)
-        bench.reached, bench.parts_at = [], ("relay", 4)
+        bench.is_small = True
+        outcome = run(time.monotonic() + 60)
+        self.assertEqual(outcome.state, "partly")
+        self.assertIn("resident: needs at least 9 bytes", outcome.said)
+        self.assertEqual(outcome.figures["relay_to_torch"], 90 / 20)
+        self.assertIsNone(outcome.figures["relay_to_resident"])
+        bench.is_small, bench.reached, bench.parts_at = False, [], ("relay", 4)
         with self.assertRaisesRegex(Failed, r"the bits part: the losses of step 1 are 1.25 and 1.5; ") as raised:
             run(time.monotonic() + 60)
         self.assertIn("0.900 of everything resident (goal 0.95: MISSED)", str(raised.exception))

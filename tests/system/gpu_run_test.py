@@ -397,6 +397,12 @@ class MachineTest(Scripts):
             with mock.patch.object(gpu_machine, "free_device_bytes", lambda _, free=free: free):
                 self.assertEqual(bench.largest_cap(80 << 30), (cap, said))
 
+    def test_the_gpu_that_cuda_sees_is_asked_of_nvidia_smi(self):
+        with mock.patch.dict(os.environ, {"CUDA_VISIBLE_DEVICES": "3, GPU-8d1f"}):
+            self.assertEqual([gpu_machine.name_of_gpu(index) for index in range(3)], ["3", "GPU-8d1f", ""])
+        with mock.patch.dict(os.environ, {"CUDA_VISIBLE_DEVICES": ""}):
+            self.assertEqual(gpu_machine.name_of_gpu(1), "1")
+
     def test_a_probe_that_cannot_run(self):
         with mock.patch.object(gpu_machine, "BIN", self.work.path):
             with self.assertRaisesRegex(gpu_machine.CannotRun, "gpu_worker is not there"):
