@@ -11,9 +11,10 @@
 
 namespace eps::worker {
 
-// What signals mean to a worker: the first SIGINT, SIGTERM or SIGHUP asks it to leave, once nobody needs what the daemon has
-// given it; where it has no daemon that knows of it as ready, it ends at once. A second one ends it at once, whose work
-// others do again; one within kRepeat is the same, and SIGHUP never a second one, as to the daemon (server::Interrupts).
+// What signals mean to a worker: the first SIGINT, SIGTERM or SIGHUP asks it to leave, once nobody needs what the
+// daemon has given it; where it has no daemon that knows of it as ready, it ends at once. A second one ends it at once,
+// whose work others do again; one within kRepeat is the same, and SIGHUP never a second one, as to the daemon
+// (server::Interrupts).
 //
 // Threads: safe
 class LeaveRequest {

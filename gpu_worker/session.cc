@@ -48,10 +48,14 @@ absl::Status Link::failure() const {
   return failure_;
 }
 
+absl::Status NotOfTheDevice(absl::Status status) {
+  return absl::IsResourceExhausted(status) ? absl::InternalError(status.message()) : status;
+}
+
 namespace {
 
-// Workers that may form a group: on one host, by the same means, with plans that divide a layer alike, and with the same
-// transport: weights that are read in place are not exchanged.
+// Workers that may form a group: on one host, by the same means, with plans that divide a layer alike, and with the
+// same transport: weights that are read in place are not exchanged.
 std::string GroupKind(const std::string& means, const std::string& transport, const RelayPlan& plan) {
   if (plan.group_area.num_bytes == 0) return "";
   return absl::StrCat(means, " host ", HostIdentity(), " transport ", transport, " area ", plan.group_area.num_bytes,
@@ -67,7 +71,7 @@ absl::StatusOr<std::unique_ptr<Session>> Session::Open(const WorkerOptions& opti
     view.phase = WorkerPhase::kPreparing;
     ++view.attachments;
   });
-  EPS_RETURN_IF_ERROR(session->Connect(backend));
+  EPS_RETURN_IF_ERROR(NotOfTheDevice(session->Connect(backend)));
   if (absl::Status status = session->Prepare(backend); !status.ok()) {
     session->control_->SendFailed(status);
     return status;
@@ -175,14 +179,22 @@ absl::Status Session::Prepare(const DeviceBackend& backend) {
                         {"keeps_logits", plan.keeps_logits},
                         {"boundary_slots", plan.boundary_slots.size()},
                         {"device_arena_bytes", plan.arena_bytes}});
-  EPS_RETURN_IF_ERROR(OpenTransport(plan, backend.pins_weights));
+  EPS_RETURN_IF_ERROR(NotOfTheDevice(OpenTransport(plan, backend.pins_weights)));
   link_.Watch(transport_.get(), control_.get());
-  EPS_ASSIGN_OR_RETURN(device_, backend.create({.arena_bytes = plan.arena_bytes,
-                                                .threads = options_.threads,
-                                                .wire = wire,
-                                                .tf32 = attachment_.run.precision.tf32,
-                                                .plain_attention = attachment_.run.precision.plain_attention,
-                                                .graphs = attachment_.run.relay.graphs}));
+  absl::StatusOr<std::unique_ptr<Device>> device =
+      backend.create({.arena_bytes = plan.arena_bytes,
+                      .threads = options_.threads,
+                      .wire = wire,
+                      .tf32 = attachment_.run.precision.tf32,
+                      .plain_attention = attachment_.run.precision.plain_attention,
+                      .graphs = attachment_.run.relay.graphs});
+  if (absl::IsResourceExhausted(device.status())) {
+    return absl::ResourceExhaustedError(absl::StrCat(
+        "the device has no ", plan.arena_bytes, " bytes free, which the plan takes (", device.status().message(),
+        "); this run needs at least ", SmallestCapBytes(request), " bytes: a smaller --device-memory"));
+  }
+  EPS_RETURN_IF_ERROR(device.status());
+  device_ = *std::move(device);
   if (options_.hooks.wrap_device) device_ = options_.hooks.wrap_device(std::move(device_));
   memory_ = {
       .device_arena_bytes = plan.arena_bytes,
@@ -191,16 +203,18 @@ absl::Status Session::Prepare(const DeviceBackend& backend) {
       .transport = transport_name_,
       .group_kind = GroupKind(group_kind, transport_name_, plan),
       .predicted_step_seconds = predicted_step_seconds};
-  EPS_ASSIGN_OR_RETURN(executor_, RelayExecutor::Create({.model = &model_,
-                                                         .run = &attachment_.run,
-                                                         .device = device_.get(),
-                                                         .transport = transport_.get(),
-                                                         .plan = std::move(plan),
-                                                         .witness = options_.witness,
-                                                         .alter_schedule = options_.hooks.alter_schedule,
-                                                         .trace = options_.trace,
-                                                         .is_awaited = [this] { return control_->HasNext(); }}));
-  return Choose();
+  auto executor = RelayExecutor::Create({.model = &model_,
+                                         .run = &attachment_.run,
+                                         .device = device_.get(),
+                                         .transport = transport_.get(),
+                                         .plan = std::move(plan),
+                                         .witness = options_.witness,
+                                         .alter_schedule = options_.hooks.alter_schedule,
+                                         .trace = options_.trace,
+                                         .is_awaited = [this] { return control_->HasNext(); }});
+  if (!executor.ok()) return NotOfTheDevice(executor.status());
+  executor_ = *std::move(executor);
+  return NotOfTheDevice(Choose());
 }
 
 absl::Status Session::Choose() {

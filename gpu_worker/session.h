@@ -46,12 +46,17 @@ class Link {
   Control* control_ ABSL_GUARDED_BY(mu_) = nullptr;
 };
 
+// RESOURCE_EXHAUSTED says to the user of a worker that its device's memory is too small. What else ran out, the host's
+// memory or files, is INTERNAL.
+absl::Status NotOfTheDevice(absl::Status status);
+
 // One attachment to a daemon process, from plan to finish. It shares nothing with the one before.
 class Session {
  public:
   // Plans the run and makes device, connections and executor; says Ready, or offers choices and says it in Run.
-  // Errors: as RunWorker. What is the worker's own fault was reported to the daemon
   // `page` shows what the session does, and outlives it.
+  // Errors: as RunWorker; RESOURCE_EXHAUSTED only of the device's memory, saying how much would do. Those behind the
+  // connection were reported to the daemon
   static absl::StatusOr<std::unique_ptr<Session>> Open(const WorkerOptions& options, const DeviceBackend& backend,
                                                        Attachment attachment, WorkerPage& page);
   ~Session();

@@ -53,9 +53,9 @@ absl::StatusOr<Introduction> Introduce(const WorkerOptions& options) {
                       .threads = options.threads};
 }
 
-// Attaches, waiting longer and longer between attempts, until `options.reconnect` has passed since the daemon was lost, or
-// was last heard of: for one that says that it starts, which may take hours, as long as it says so. `first_error` is what
-// made us try; it is returned if nothing helps.
+// Attaches, waiting longer and longer between attempts, until `options.reconnect` has passed since the daemon was lost,
+// or was last heard of: for one that says that it starts, which may take hours, as long as it says so. `first_error` is
+// what made us try; it is returned if nothing helps.
 absl::StatusOr<Attachment> AttachWithPatience(const WorkerOptions& options, const Introduction& introduction,
                                               absl::Status first_error) {
   absl::Time deadline = absl::Now() + options.reconnect;
@@ -77,7 +77,7 @@ absl::StatusOr<Attachment> AttachWithPatience(const WorkerOptions& options, cons
       absl::SleepFor(wait);
       continue;
     }
-    if (!MayRetry(answer.status()) || IsAnotherDaemon(answer.status())) return answer.status();
+    if (!MayRetry(answer.status()) || IsAnotherDaemon(answer.status())) return NotOfTheDevice(answer.status());
     if (std::exchange(was_starting, false)) {  // it is away from now on
       deadline = now + options.reconnect;
       wait = kFirstWait;
@@ -97,9 +97,7 @@ absl::Status AfterAttach(const absl::Status& status) {
 }
 
 // What goes wrong in the middle of a run does not say that its device is too small for it, either.
-absl::Status AfterStart(const absl::Status& status) {
-  return absl::IsResourceExhausted(status) ? absl::InternalError(status.message()) : AfterAttach(status);
-}
+absl::Status AfterStart(const absl::Status& status) { return AfterAttach(NotOfTheDevice(status)); }
 
 }  // namespace
 
@@ -125,10 +123,14 @@ absl::Status RunWorker(const WorkerOptions& user_options) {
   options.device = place.device;
   EPS_ASSIGN_OR_RETURN(const DeviceBackend backend, FindDevice(options.device));
   if (options.device_memory_bytes == 0) {
-    EPS_ASSIGN_OR_RETURN(options.device_memory_bytes, backend.default_memory_bytes(place.sharers));
+    const absl::StatusOr<int64_t> memory_bytes = backend.default_memory_bytes(place.sharers);
+    EPS_RETURN_IF_ERROR(NotOfTheDevice(memory_bytes.status()));
+    options.device_memory_bytes = *memory_bytes;
     options.is_default_memory = true;
   }
-  EPS_ASSIGN_OR_RETURN(Introduction introduction, Introduce(options));
+  absl::StatusOr<Introduction> introduced = Introduce(options);
+  EPS_RETURN_IF_ERROR(NotOfTheDevice(introduced.status()));
+  Introduction introduction = *std::move(introduced);
   EPS_ASSIGN_OR_RETURN(const auto page, WorkerPage::Start({.listen = options.metrics_listen,
                                                            .any_address = options.metrics_any_address,
                                                            .health_listen = options.health_listen}));
@@ -136,7 +138,7 @@ absl::Status RunWorker(const WorkerOptions& user_options) {
   page->Update([&](WorkerView& view) { view.device_cap_bytes = options.device_memory_bytes; });
   LogInfo("worker_page", {{"metrics", page->address()}, {"health", page->health_address()}});
   absl::Status lost;                // why the connection before was lost
-  uint64_t failed_incarnation = 0;  // of the daemon that the last session could not be opened with
+  uint64_t failed_incarnation = 0;  // of the daemon that the last session could not be opened with; 0: it could
   while (true) {
     EPS_ASSIGN_OR_RETURN(Attachment attachment, AttachWithPatience(options, introduction, lost));
     LogInfo("worker_attached", {{"worker", attachment.worker_id.value()},
@@ -148,16 +150,19 @@ absl::Status RunWorker(const WorkerOptions& user_options) {
       options.trace->SetClockOffset(attachment.clock_offset);
     }
     const uint64_t incarnation = attachment.incarnation;
-    const auto session = Session::Open(options, backend, std::move(attachment), *page);
-    if (session.ok()) {
-      const Session::End end = (*session)->Run();
-      if (!end.link_failed || !MayRetry(end.status)) return AfterStart(end.status);
-      lost = end.status;
-    } else {
-      // The daemon may have gone right after it let us in. One that is still there would refuse us again.
-      if (!MayRetry(session.status()) || incarnation == failed_incarnation) return AfterAttach(session.status());
-      failed_incarnation = incarnation;
-      lost = session.status();
+    {  // gone before it is asked for signals: one that comes later has no daemon to ask, and ends the worker at once
+      const auto session = Session::Open(options, backend, std::move(attachment), *page);
+      if (session.ok()) {
+        failed_incarnation = 0;
+        const Session::End end = (*session)->Run();
+        if (!end.link_failed || !MayRetry(end.status)) return AfterStart(end.status);
+        lost = end.status;
+      } else {
+        // The daemon may have gone right after it let us in. One that is still there would refuse us again.
+        if (!MayRetry(session.status()) || incarnation == failed_incarnation) return AfterAttach(session.status());
+        failed_incarnation = incarnation;
+        lost = session.status();
+      }
     }
     if (options.leave != nullptr && options.leave->signal() != 0) return absl::OkStatus();
     page->Update([](WorkerView& view) {

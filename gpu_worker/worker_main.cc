@@ -74,8 +74,8 @@ absl::Status Measure(const WorkerOptions& options, const std::string& run_file,
 int WorkerMain(int argc, char** argv, WorkerHooks hooks) {
   SetUpMalloc();
   std::signal(SIGXFSZ, SIG_IGN);  // a log beyond the limit of files ends, and not the worker
-  // The members of a group are on one host: NCCL's own sockets, which ask nobody who they are, need no other network. Here,
-  // as no thread has been started yet.
+  // The members of a group are on one host: NCCL's own sockets, which ask nobody who they are, need no other network.
+  // Here, as no thread has been started yet.
   setenv("NCCL_SOCKET_IFNAME", "lo", /*overwrite=*/0);
   LogGrpcErrors();
   CLI::App app(
@@ -175,9 +175,11 @@ int WorkerMain(int argc, char** argv, WorkerHooks hooks) {
       ->needs(measure);
   app.add_flag("--probe", probe, "Only start the device, say what it is, and end")->excludes(connect);
   app.footer(
-      "SIGINT, SIGTERM and SIGHUP let it leave once the step that it has a part in is finished; a second one ends it at\n"
+      "SIGINT, SIGTERM and SIGHUP let it leave once the step that it has a part in is finished; a second one ends it "
+      "at\n"
       "once, and others do its part again, unless they have all of it.\n"
-      "Exit codes: 0 done, 1 failed, 2 bad usage, 3 the run does not fit the device memory, 130 or 143 left for a signal.");
+      "Exit codes: 0 done, 1 failed, 2 bad usage, 3 the run does not fit the device memory, 129, 130 or 143\n"
+      "left for a signal.");
   try {
     app.parse(argc, argv);
     if (!probe && measured_run.empty() && options.address.empty()) throw CLI::RequiredError("--connect");

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <cstdint>
+#include <cstring>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -25,11 +26,20 @@ absl::StatusOr<std::unique_ptr<PacketChannel>> PacketChannel::Create(FileDescrip
   return std::unique_ptr<PacketChannel>(new PacketChannel(std::move(socket), std::move(wake), options));
 }
 
-PacketChannel::Sent PacketChannel::TrySend(absl::string_view packet) const {
+PacketChannel::Sent PacketChannel::TrySend(absl::string_view packet) {
   while (true) {
     if (send(socket_.get(), packet.data(), packet.size(), MSG_NOSIGNAL | MSG_DONTWAIT) >= 0) return Sent::kYes;
     if (errno == EAGAIN) return Sent::kLater;
-    if (errno != EINTR) return Sent::kNever;  // Run reads what the peer said last, and its end
+    if (errno == EINTR) continue;
+    // Of a peer that is gone Run reads what it said last, and its end. One that lives would wait for the packet for
+    // ever.
+    const bool is_gone = errno == EPIPE || errno == ECONNRESET || errno == ENOTCONN;
+    if (!is_gone && !ended_) {
+      ended_ = true;
+      reason_ = absl::UnavailableError(
+          absl::StrCat("a packet of ", packet.size(), " bytes cannot be sent: ", std::strerror(errno)));
+    }
+    return Sent::kNever;
   }
 }
 
@@ -44,21 +54,19 @@ void PacketChannel::Send(std::string packet) {
     // A packet that does not block is sent under the lock: so the order of packets is that of the calls.
     MutexLock lock(mu_);
     if (ended_) return;
-    if (queue_.empty() && TrySend(packet) != Sent::kLater) return;
-    queue_.push_back(std::move(packet));
-    if (queue_.size() <= options_.max_queued) {
-      if (queue_.size() > 1) return;
-    } else {
+    if (!queue_.empty() || TrySend(packet) == Sent::kLater) queue_.push_back(std::move(packet));
+    if (queue_.size() > options_.max_queued) {
       ended_ = true;
       reason_ = absl::ResourceExhaustedError(absl::StrCat("the peer has not taken ", options_.max_queued, " packets"));
     }
+    if (!ended_ && queue_.size() != 1) return;
   }
   Wake();
 }
 
 void PacketChannel::Flush() {
   MutexLock lock(mu_);
-  while (!queue_.empty()) {
+  while (!queue_.empty() && !ended_) {
     if (TrySend(queue_.front()) == Sent::kLater) return;
     queue_.pop_front();
   }

@@ -28,12 +28,12 @@ class PacketChannel {
   // `socket` is connected and non-blocking. Errors: RESOURCE_EXHAUSTED too many open files
   static absl::StatusOr<std::unique_ptr<PacketChannel>> Create(FileDescriptor socket, Options options);
 
-  // Quiet once the channel has ended: Run says why.
+  // Quiet once the channel has ended: Run says why. A packet that cannot be sent to a peer that lives ends it.
   void Send(std::string packet) ABSL_LOCKS_EXCLUDED(mu_);
 
   // Calls `on_packet` for each packet, in order, until the channel ends, and returns its first reason: UNAVAILABLE the
-  // peer is gone · INVALID_ARGUMENT too long a packet · RESOURCE_EXHAUSTED the peer takes none · what `on_packet`
-  // returned · Close's reason.
+  // peer is gone, or cannot be sent to · INVALID_ARGUMENT too long a packet · RESOURCE_EXHAUSTED the peer takes none ·
+  // what `on_packet` returned · Close's reason.
   absl::Status Run(const std::function<absl::Status(absl::string_view)>& on_packet) ABSL_LOCKS_EXCLUDED(mu_);
 
   // Ends the channel. `last_word`, if not empty, is sent if the peer takes it at once; nothing after it.
@@ -44,7 +44,7 @@ class PacketChannel {
       : socket_(std::move(socket)), wake_(std::move(wake)), options_(options) {}
 
   enum class Sent { kYes, kLater, kNever };
-  Sent TrySend(absl::string_view packet) const;
+  Sent TrySend(absl::string_view packet) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Wake() const;
   void Flush() ABSL_LOCKS_EXCLUDED(mu_);
   // Receives what is there, a few packets at most.

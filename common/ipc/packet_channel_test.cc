@@ -57,6 +57,14 @@ TEST_F(PacketChannelTest, APeerThatTakesNothingEndsTheChannelAndBlocksNobody) {
               StatusIs(StatusCode::kResourceExhausted));
 }
 
+TEST_F(PacketChannelTest, APacketThatCannotBeSentEndsTheChannel) {
+  const auto channel = Channel(std::move(first_));
+  std::thread sender([&] { channel->Send(std::string(64 << 20, 'x')); });  // more than any socket takes at once
+  EXPECT_THAT(channel->Run([](absl::string_view) { return absl::OkStatus(); }),
+              StatusIs(StatusCode::kUnavailable, "a packet of 67108864 bytes cannot be sent: Message too long"));
+  sender.join();
+}
+
 TEST_F(PacketChannelTest, APacketThatIsTooLongEndsTheChannel) {
   const auto channel = Channel(std::move(first_), {.max_packet_bytes = 64});
   const std::string packet(65, 'x');

@@ -43,7 +43,7 @@ class GradientPusher {
   void BeginPass(bool is_last) { buffers_.BeginPass(is_last); }
 
   // `pass` and `group` must live until the out-stream is idle. Errors (in the stream): RESOURCE_EXHAUSTED the host has
-  // no memory for the gradient, the group's and the device's. The transport's come from its Flush.
+  // no memory for the gradient, the group's and the device's. The transport tells its own to its `on_failure`.
 
   // Of a worker alone: one contribution for each of the layer's blobs that is not frozen.
   void EnqueuePush(const RelayStep& step, const PassContext& pass);

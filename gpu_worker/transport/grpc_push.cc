@@ -31,7 +31,7 @@ GrpcPush::~GrpcPush() {
 void GrpcPush::Push(Contribution contribution) {
   {
     MutexLock lock(mu_);
-    if (!first_error_.ok()) return;  // Flush says why
+    if (!first_error_.ok()) return;  // on_failure_, or who cancelled it, knows why
     const uint32_t number = ++last_number_;
     const int64_t first_chunk = contribution.chunks.first;
     pending_.emplace(number, Pending{std::move(contribution), first_chunk});
@@ -47,6 +47,14 @@ absl::Status GrpcPush::Flush() {
 }
 
 void GrpcPush::Cancel(absl::Status reason) {
+  {
+    MutexLock lock(mu_);
+    cancelled_ = true;
+  }
+  Stop(std::move(reason));
+}
+
+void GrpcPush::Stop(absl::Status reason) {
   std::map<uint32_t, Pending> released;  // owners are let go outside of the lock
   bool drop_hold = false;
   {
@@ -165,7 +173,7 @@ void GrpcPush::OnReadDone(bool ok) {
   absl::Status status = ParseProto(incoming_, reply);
   incoming_.Clear();
   if (status.ok()) status = Apply(reply);
-  if (!status.ok()) return Cancel(std::move(status));
+  if (!status.ok()) return Stop(std::move(status));
   StartRead(&incoming_);
   SendNext();
 }
@@ -192,15 +200,17 @@ absl::Status GrpcPush::Apply(const proto::PushReply& reply) {
 }
 
 void GrpcPush::OnDone(const grpc::Status& status) {
-  const absl::Status ended =
-      status.ok() ? absl::UnavailableError("push: the daemon ended the stream") : FromGrpc(status);
-  bool failed;
+  absl::Status why;
+  bool is_told;
   {
     MutexLock lock(mu_);
-    failed = first_error_.ok();
-    if (failed) first_error_ = ended;
+    if (first_error_.ok()) {
+      first_error_ = status.ok() ? absl::UnavailableError("push: the daemon ended the stream") : FromGrpc(status);
+    }
+    why = first_error_;
+    is_told = !cancelled_;
   }
-  if (failed && on_failure_) on_failure_(ended);
+  if (is_told && on_failure_) on_failure_(why);
   std::map<uint32_t, Pending> released;
   MutexLock lock(mu_);
   released.swap(pending_);

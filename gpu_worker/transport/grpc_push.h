@@ -47,6 +47,9 @@ class GrpcPush final : private grpc::ClientBidiReactor<grpc::ByteBuffer, grpc::B
     int64_t next_chunk = 0;  // to send, of the contribution's
   };
 
+  // Fails what is under way and ends the call; OnDone comes.
+  void Stop(absl::Status reason) ABSL_LOCKS_EXCLUDED(mu_);
+
   void OnReadDone(bool ok) override;
   void OnWriteDone(bool ok) override;
   void OnDone(const grpc::Status& status) override;
@@ -77,8 +80,9 @@ class GrpcPush final : private grpc::ClientBidiReactor<grpc::ByteBuffer, grpc::B
   std::deque<uint32_t> admitted_ ABSL_GUARDED_BY(mu_);        // whose chunks are to be sent
   uint32_t last_number_ ABSL_GUARDED_BY(mu_) = 0;
   bool writing_ ABSL_GUARDED_BY(mu_) = false;
-  bool held_ ABSL_GUARDED_BY(mu_) = true;    // gRPC's hold: messages may be sent from outside of reactions
-  bool ended_ ABSL_GUARDED_BY(mu_) = false;  // nothing may be sent any more; OnDone will say why
+  bool held_ ABSL_GUARDED_BY(mu_) = true;        // gRPC's hold: messages may be sent from outside of reactions
+  bool ended_ ABSL_GUARDED_BY(mu_) = false;      // nothing may be sent any more; OnDone will say why
+  bool cancelled_ ABSL_GUARDED_BY(mu_) = false;  // from outside, where nobody need be told
   bool done_ ABSL_GUARDED_BY(mu_) = false;
   absl::Status first_error_ ABSL_GUARDED_BY(mu_);
 };

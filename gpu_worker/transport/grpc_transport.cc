@@ -84,7 +84,7 @@ class GrpcTransport final : public Transport {
     EPS_CHECK(static_cast<int64_t>(contribution.payload.size()) ==
               options_.model->blob(contribution.blob).part_elems(contribution.chunks) * SizeOf(contribution.dtype));
     GrpcPush* push = PushStream();
-    if (push == nullptr) return;  // Flush says why
+    if (push == nullptr) return;  // on_failure, or who cancelled it, knows why
     push->Push(std::move(contribution));
   }
 
@@ -157,8 +157,8 @@ class GrpcTransport final : public Transport {
     if (push != nullptr) push->Cancel(first_error);
   }
 
-  // Reports before anybody who waits wakes up, and lets a second failure wait for that: whoever finds a pull failed is to
-  // find the reason told.
+  // Reports before anybody who waits wakes up, and lets a second failure wait for that: whoever finds a pull failed is
+  // to find the reason told.
   void Fail(const absl::Status& failure) {
     {
       MutexLock lock(report_mu_);

@@ -106,6 +106,7 @@ class GrpcTransportTest : public testing::Test {
                                    .on_failure = [this](absl::Status why) {
                                      MutexLock lock(mu_);
                                      failures_.push_back(std::move(why));
+                                     changed_.NotifyAll();
                                    }});
     weights_.resize(kChunkElems * 2);
   }
@@ -154,12 +155,18 @@ class GrpcTransportTest : public testing::Test {
         .step = StepId(4), .blob = kWte, .chunks = chunks, .dtype = Dtype::kBf16, .payload = *bytes, .owner = owner};
   }
 
+  void AwaitFailure() {
+    MutexLock lock(mu_);
+    while (failures_.empty()) changed_.Wait(mu_);
+  }
+
   ModelSpec model_;
   ScriptedDaemon daemon_;
   std::unique_ptr<grpc::Server> server_;
   std::unique_ptr<Transport> transport_;
   std::vector<std::byte> weights_;
   Mutex mu_;
+  CondVar changed_;
   std::vector<absl::Status> failures_ ABSL_GUARDED_BY(mu_);
 };
 
@@ -201,7 +208,7 @@ TEST_F(GrpcTransportTest, APartIsOfferedAsOneAndItsChunksKeepTheirIndices) {
 TEST_F(GrpcTransportTest, AChunkOfAnotherOrderIsDataLoss) {
   EXPECT_THAT(PullWith([](ChunkHeader& h) { h.chunk = 0; }), StatusIs(StatusCode::kDataLoss, "chunk: "));
   EXPECT_THAT(Pull(), StatusIs(StatusCode::kDataLoss, "chunk: "));  // it stays failed
-  transport_.reset();  // calls nobody afterwards
+  transport_.reset();                                               // calls nobody afterwards
   MutexLock lock(mu_);
   EXPECT_EQ(failures_.size(), 1u);
 }
@@ -285,6 +292,27 @@ TEST_F(GrpcTransportTest, AnUnknownVerdictIsOurPeersBug) {
   daemon_.answer = [](const ReceivedMessage&) { return Reply(1, proto::PushReply::UNKNOWN); };
   transport_->Push(Make());
   EXPECT_THAT(transport_->Flush(), StatusIs(StatusCode::kInternal, "verdict"));
+  transport_->Push(Make());
+  EXPECT_THAT(transport_->Flush(), StatusIs(StatusCode::kInternal, "verdict"));  // it stays failed
+  AwaitFailure();  // else a step would wait for the gradient
+  transport_.reset();
+  MutexLock lock(mu_);
+  ASSERT_EQ(failures_.size(), 1u);
+  EXPECT_THAT(failures_[0], StatusIs(StatusCode::kInternal, "verdict"));
+}
+
+TEST_F(GrpcTransportTest, APushThatIsCancelledIsNotReported) {
+  daemon_.answer = [](const ReceivedMessage& message) -> std::optional<grpc::ByteBuffer> {
+    proto::Offer offer;
+    EXPECT_OK(message.ParseOffer(offer));
+    return Reply(offer.contribution(), proto::PushReply::NOT_WANTED);
+  };
+  transport_->Push(Make());
+  EXPECT_OK(transport_->Flush());
+  transport_->Cancel(absl::CancelledError("over"));
+  transport_.reset();
+  MutexLock lock(mu_);
+  EXPECT_TRUE(failures_.empty());
 }
 
 TEST_F(GrpcTransportTest, VerdictsForNobodyAreIgnored) {

@@ -107,7 +107,7 @@ class SharedMemoryTransport final : public Transport {
     if (offer.offset_bytes % kInboxAlignBytes != 0) offer.offset_bytes = -1;
     {
       MutexLock lock(mu_);
-      if (!first_error_.ok()) return;  // Flush says why
+      if (!first_error_.ok()) return;  // on_failure, or who cancelled it, knows why
       offer.number = ++last_number_;
       pending_.emplace(offer.number, Pending{.contribution = std::move(contribution),
                                              .staged = offer.offset_bytes < 0,

@@ -46,7 +46,7 @@ struct PushMemory {
 //
 // Errors:  ABORTED the version was overwritten, or the assignment is void · UNAVAILABLE the daemon is gone ·
 //          DATA_LOSS, INTERNAL a chunk that is not what was asked for. Once failed, it stays failed with its
-//          first error.
+//          first error, of which an implementation's `on_failure` is told, unless it was cancelled.
 // Threads: Pull and Await from one thread, Push from another; the rest from any
 // Conformance: gpu_worker/transport/transport_conformance.h
 class Transport {
@@ -72,10 +72,12 @@ class Transport {
   virtual std::optional<PushMemory> NewPushMemory(int64_t /*num_bytes*/) { return std::nullopt; }
 
   // Hands a contribution over and returns at once. It is offered to the daemon, sent when the daemon has
-  // room for it, and waits in host memory until then; several may wait, and they may overtake each other.
+  // room for it, and waits in host memory until then; several may wait, and they may overtake each other. Of a
+  // transport that has failed it is let go.
   virtual void Push(Contribution contribution) = 0;
 
-  // Blocks until everything pushed so far is held by the daemon, or was not wanted (already counted).
+  // Blocks until everything pushed so far is held by the daemon, or was not wanted (already counted). A worker does
+  // not: its daemon knows what of a step is in. Tests do.
   virtual absl::Status Flush() = 0;
 
   // Fails everything that is under way or comes later with `reason`.
