@@ -249,7 +249,12 @@ class TrainingDaemon final : public Daemon {
                                        .last_version = Version(run_.steps),
                                        .traffic = &traffic_.grpc}));
     is_open_ = true;
-    EPS_RETURN_IF_ERROR(front_->GoOn(std::move(services), max_message_bytes_));
+    if (absl::Status status = front_->GoOn(std::move(services), max_message_bytes_); !status.ok()) {
+      // Workers may be in already: whoever waits is answered before what it waits with is gone.
+      coordinator_->Fail(status);
+      coordinator_->WaitUntilFinished().IgnoreError();  // that status
+      return status;
+    }
     LogInfo("daemon_listening", {{"grpc", front_->server().address()},
                                  {"metrics", front_->page().address()},
                                  {"incarnation", identity_.incarnation},

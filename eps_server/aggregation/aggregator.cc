@@ -144,6 +144,10 @@ class AggregatorImpl final : public Aggregator {
     MutexLock lock(mu_);
     return window_.used_bytes();
   }
+  bool waits_for_updates() const override {
+    MutexLock lock(mu_);
+    return window_.num_waiting() > 0 && finished_at_consumer_ > 0;
+  }
   int64_t waiting_offers() const override {
     MutexLock lock(mu_);
     return window_.num_waiting();
@@ -158,8 +162,9 @@ class AggregatorImpl final : public Aggregator {
   }
 
  private:
-  // Answers to give once the lock is released: declare before the lock. An answer may bring about further ones, as that of
-  // a sender who is gone by now, who abandons it: they are given behind those that are under way, not from within them.
+  // Answers to give once the lock is released: declare before the lock. An answer may bring about further ones, as that
+  // of a sender who is gone by now, who abandons it: they are given behind those that are under way, not from within
+  // them.
   class Calls {
    public:
     Calls() = default;

@@ -27,8 +27,9 @@ struct ChunkOutcome {
 
 // Counts every gradient once. Keeps, per (step, blob, use, chunk), which nodes of the reduction
 // tree are there; drops what is covered by a node that came before, replaces pending descendants
-// unless the use is whole, and hands a chunk to `consume` the moment that all its uses are covered whole, in whatever order
-// things came. Frozen blobs, and those that a step drops, have no contributions, and the step does not wait for any.
+// unless the use is whole, and hands a chunk to `consume` the moment that all its uses are covered whole, in whatever
+// order things came. Frozen blobs, and those that a step drops, have no contributions, and the step does not wait for
+// any.
 //
 // Memory: contributions live in a window of window_bytes (AdmissionWindow). Each reserves those of its chunks that are
 // missing when it is admitted; what does not fit is answered later, the highest layer first. The layer that backward
@@ -50,13 +51,13 @@ class Aggregator {
     // blob, chunk). The memory is given back when the ChunkGradient is destroyed, which must be
     // before the aggregator is.
     std::function<void(StepId, BlobId, int64_t chunk, ChunkGradient)> consume;
-    // What every use of a chunk but the first gives is complete: their contributions, as a program. (A head that shares the
-    // embedding's table is through long before the embedding.) At most once per (step, blob, chunk), perhaps while or after
-    // another thread hands the whole to `consume`. Owns nothing: the operands live as long as the ChunkGradient that
-    // `consume` gets. Null: nobody asks.
+    // What every use of a chunk but the first gives is complete: their contributions, as a program. (A head that shares
+    // the embedding's table is through long before the embedding.) At most once per (step, blob, chunk), perhaps while
+    // or after another thread hands the whole to `consume`. Owns nothing: the operands live as long as the
+    // ChunkGradient that `consume` gets. Null: nobody asks.
     std::function<void(StepId, BlobId, int64_t chunk, ChunkGradient)> show_later_uses;
-    // Every chunk of every blob that is neither frozen nor dropped was consumed; after the last `consume` was called (it may still be
-    // running elsewhere).
+    // Every chunk of every blob that is neither frozen nor dropped was consumed; after the last `consume` was called
+    // (it may still be running elsewhere).
     std::function<void(StepId)> on_step_in;
   };
   // Errors: INVALID_ARGUMENT a negative window
@@ -69,7 +70,8 @@ class Aggregator {
 
   // Calls `answer` at once, or when the window has room, or when the step is over, or at Stop.
   //
-  // Errors: (given to `answer`) INVALID_ARGUMENT naming the field: no such blob or use, a frozen or dropped blob, not a node of
+  // Errors: (given to `answer`) INVALID_ARGUMENT naming the field: no such blob or use, a frozen or dropped blob, not a
+  //          node of
   //         the tree, a dtype that a node may not have (16 bits only for leaves, and only if the
   //         run's gradients are that), nonfinite_vnode not in the node, chunks that the blob does not have, or none
   //         (first_chunk, num_chunks), a step that was not begun ·
@@ -79,11 +81,11 @@ class Aggregator {
   // The bytes of a chunk.
   struct Payload {
     int64_t num_bytes = 0;
-    // Never null. Writes all of it to where it is kept, or fails. Called without a lock, at most once: not for a chunk that
-    // is not wanted, or is taken as it lies.
+    // Never null. Writes all of it to where it is kept, or fails. Called without a lock, at most once: not for a chunk
+    // that is not wanted, or is taken as it lies.
     std::function<absl::Status(absl::Span<std::byte>)> copy;
-    // Where it lies, 64-byte aligned, unchanged until the last reference is gone: handed to `consume` as it is if nothing
-    // else of the chunk is missing, else let go of when AddChunk returns. Null: it is copied.
+    // Where it lies, 64-byte aligned, unchanged until the last reference is gone: handed to `consume` as it is if
+    // nothing else of the chunk is missing, else let go of when AddChunk returns. Null: it is copied.
     std::shared_ptr<const std::byte> lent = nullptr;
   };
 
@@ -112,6 +114,8 @@ class Aggregator {
   virtual int64_t window_bytes() const = 0;       // the limit
   virtual int64_t window_used_bytes() const = 0;  // held in copies, and reserved by what was admitted
   virtual int64_t waiting_offers() const = 0;
+  // Whether offers wait for the memory of a finished blob, which its update will free.
+  virtual bool waits_for_updates() const = 0;
 
   // Answers every offer that waits, or comes later, with `reason`.
   virtual void Stop(absl::Status reason) = 0;

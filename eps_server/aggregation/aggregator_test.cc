@@ -395,8 +395,10 @@ TEST_F(AggregatorTest, WhatGoesFirstWaitsForUpdatesOfTheStepBefore) {
   aggregator_->BeginStep(StepId(1));
   Offer(Key(kLnF, 0, {0, 1}, 1), "head");
   EXPECT_THAT(Answers(), IsEmpty());
+  EXPECT_TRUE(aggregator_->waits_for_updates());
   consumed_.clear();
   EXPECT_THAT(Answers(), ElementsAre("head:admitted"));
+  EXPECT_FALSE(aggregator_->waits_for_updates());
 }
 
 TEST_F(AggregatorTest, NonfiniteVnodeGoesAlong) {

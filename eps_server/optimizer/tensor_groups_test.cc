@@ -167,13 +167,15 @@ void ExpectAgrees(const Trainer& trainer, const Reference& reference, int64_t ve
       const Tensor& want = reference.tensor(blob.id, tensor.name);
       std::vector<float> got(want.p.size());
       trainer.store().ReadMaster(blob.id, Version(version), tensor.offset_elems, absl::MakeSpan(got));
-      double error = 0, moved = 0;
+      // Weights are below 0.5, of which fp32 keeps 24 bits; they move by 1e-4 and more.
+      const double bound = 2e-7 * static_cast<double>(version);
+      double moved = 0;
+      size_t num_wrong = 0;
       for (size_t i = 0; i < got.size(); ++i) {
-        error = std::max(error, std::abs(got[i] - want.p[i]));
+        num_wrong += std::abs(got[i] - want.p[i]) <= bound ? 0 : 1;  // what is no number is wrong, too
         moved = std::max(moved, std::abs(want.p[i] - Trainer::FirstAt(tensor.offset_elems + static_cast<int64_t>(i))));
       }
-      // Weights are below 0.5, of which fp32 keeps 24 bits; they move by 1e-4 and more.
-      EXPECT_LE(error, 2e-7 * static_cast<double>(version)) << tensor.name;
+      EXPECT_EQ(num_wrong, 0u) << tensor.name;
       EXPECT_GE(moved, 1e-4) << tensor.name;
     }
   }

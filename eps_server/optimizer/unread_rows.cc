@@ -76,7 +76,8 @@ std::optional<NonzeroValue> NonzeroOfEmbedding(const ChunkGradient& whole, absl:
     for (const GroupRange& range : unread) {
       if (is_zero(range.begin, range.end)) continue;
       int64_t elem = range.begin;
-      while (is_zero(elem, elem + kTensorAlignElems)) elem += kTensorAlignElems;
+      // Bounded: what is read in an inbox a worker that errs may change meanwhile.
+      while (elem + kTensorAlignElems < range.end && is_zero(elem, elem + kTensorAlignElems)) elem += kTensorAlignElems;
       return NonzeroValue{operand.node, elem};
     }
   }

@@ -134,7 +134,7 @@ class UpdateEngineImpl final : public UpdateEngine {
     std::optional<UpdateHold::Wait> ended;
     {
       MutexLock lock(mu_);
-      if (!hold_.Release(blob, version) || version != ReadVersion(step_)) return;
+      if (!hold_.Release(blob, version) || version != ReadVersion(step_) || stopped_) return;
       ended = EndWaitFor(blob);
       BeginReleased(blob);
     }
@@ -151,6 +151,8 @@ class UpdateEngineImpl final : public UpdateEngine {
   std::optional<double> loss_scale(StepId step) const override {
     MutexLock lock(mu_);
     if (step == step_) return loss_scale_.value;
+    // Whoever pushes gradients of a step that nobody was given yet may have it made.
+    if (step.value() + 1 == step_.value()) return loss_scale_before_.value;
     EPS_CHECK(step > step_);
     // Who was told of step_ by on_step_made may be a step further before the next one is begun here.
     return is_decided_ && step.value() == step_.value() + 1 ? std::optional<double>(next_loss_scale_.value)
@@ -214,7 +216,7 @@ class UpdateEngineImpl final : public UpdateEngine {
     learning_rate_ = LearningRate(run_.optimizer, run_.steps, step);
     scale_ = clip_ == ClipMode::kLagged && step.value() > 0 ? ClipScale(run_.optimizer, last_norm_) : 1;
     skipped_ = false;
-    loss_scale_ = next_loss_scale_;
+    loss_scale_before_ = std::exchange(loss_scale_, next_loss_scale_);
     is_decided_ = !defers_;
     nonfinite_.clear();
     chunks_to_gather_ = 0;
@@ -720,6 +722,7 @@ class UpdateEngineImpl final : public UpdateEngine {
   bool skipped_ ABSL_GUARDED_BY(mu_) = false;
   double last_norm_ ABSL_GUARDED_BY(mu_);
   std::vector<int64_t> updates_ ABSL_GUARDED_BY(mu_);  // by blob, before step_
+  LossScale loss_scale_before_ ABSL_GUARDED_BY(mu_);   // of the step before step_
   LossScale loss_scale_ ABSL_GUARDED_BY(mu_);          // of step_
   LossScale next_loss_scale_ ABSL_GUARDED_BY(mu_);
 

@@ -115,8 +115,8 @@ class UpdateEngine {
   // checkpoint.
   virtual bool TryHoldUpdates(Version version) = 0;
   virtual void ReleaseUpdate(BlobId blob, Version version) = 0;
-  // What gradients of `step`, the one being made or a later one, are to be multiplied by; nullopt as long as it depends
-  // on a step that is not decided, or not begun.
+  // What gradients of `step`, the one being made, the one before or a later one, are to be multiplied by; nullopt as
+  // long as it depends on a step that is not decided, or not begun.
   virtual std::optional<double> loss_scale(StepId step) const = 0;
   // Whether an update waits for nothing but its ReleaseUpdate.
   virtual bool update_is_held() const = 0;

@@ -289,7 +289,7 @@ TEST(UpdateEngineClipTest, ExactIsTorchsAndBlobsComeInPullOrder) {
   const float m = ReadMoment(trainer.store(), kBlock, 0, 5, 1)[0];
   double g = 0;
   for (int v = 0; v < kVnodes; ++v) g += Trainer::GradientAt(0, v, kBlock, 5);
-  EXPECT_NEAR(m, 0.1 * scale * g, 1e-5 * std::abs(m));
+  EXPECT_NEAR(m, 0.1 * scale * g, 1e-5 * std::abs(0.1 * scale * g));
 }
 
 // In which order blobs' chunks are updated. The first one is not over before it may be.
@@ -362,7 +362,8 @@ TEST(UpdateEngineClipTest, PerBlobScalesEachByItsOwnNorm) {
     const float m = ReadMoment(trainer.store(), blob, 0, 5, 1)[0];
     double g = 0;
     for (int v = 0; v < kVnodes; ++v) g += Trainer::GradientAt(0, v, blob, 5);
-    EXPECT_NEAR(m, 0.1 * g * 0.01 / (trainer.Norm(0, blob) + 1e-6), 1e-5 * std::abs(m));
+    const double want = 0.1 * g * 0.01 / (trainer.Norm(0, blob) + 1e-6);
+    EXPECT_NEAR(m, want, 1e-5 * std::abs(want));
   }
 }
 
@@ -514,6 +515,8 @@ TEST(UpdateEngineLossScaleTest, HalvesWithASkippedStepAndDoublesAfterGoodOnes) {
   EXPECT_EQ(trainer.WaitForStep(1).next_loss_scale, (LossScale{0x1p9, 1}));
   SubmitScaled(trainer, 2, 0x1p9);
   EXPECT_EQ(trainer.WaitForStep(2).next_loss_scale, (LossScale{0x1p10, 0}));
+  EXPECT_EQ(trainer.engine().loss_scale(StepId(3)), 0x1p10);
+  EXPECT_EQ(trainer.engine().loss_scale(StepId(2)), 0x1p9);  // of one that was made before it was given out
 
   // Resumed behind the skipped step: the same.
   Trainer resumed(Fp16Run(ClipMode::kNone, 0x1p10, 2), 1, 1, 1, 0, {0x1p9, 0});

@@ -89,7 +89,13 @@ void ConnectionAcceptor::Run() {
   while (true) {
     pollfd waited[2] = {{.fd = listener_.get(), .events = POLLIN, .revents = 0},
                         {.fd = wake_.get(), .events = POLLIN, .revents = 0}};
-    if (poll(waited, 2, -1) < 0 && errno != EINTR) return;
+    if (poll(waited, 2, -1) < 0) {
+      const bool has_no_memory = errno != EINTR;  // for now
+      uint64_t stops = 0;
+      if (read(wake_.get(), &stops, sizeof(stops)) > 0) return;
+      if (has_no_memory) absl::SleepFor(absl::Milliseconds(kPauseMillis));
+      continue;
+    }
     if (waited[1].revents != 0) return;
     if (waited[0].revents != 0) Accept();
   }

@@ -42,7 +42,8 @@ class IncomingContributions {
   //         offer's, a chunk out of order, none of those that were offered, or of another length than the blob's
   absl::StatusOr<Place> Take(const ChunkHeader& header);
 
-  // Every chunk is held. Those that are under way may still come, and are not wanted.
+  // It was answered: every chunk is held, or it is not wanted. Those that are under way may still come, and are not
+  // wanted.
   void Complete(uint32_t number);
 
   // Those that were admitted and are not complete: what the end of the stream abandons.

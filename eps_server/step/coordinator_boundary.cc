@@ -145,6 +145,19 @@ void CoordinatorImpl::AtBoundary(Actions& actions) {
 
 void CoordinatorImpl::OnWritten(Version version, absl::StatusOr<std::string> path) {
   const int64_t num_bytes = path.ok() ? FolderBytes(*path) : 0;
+  absl::string_view next = "the run goes on; tried again at the next checkpoint that is due";  // where it failed
+  std::vector<CheckpointLedger::Answer> answers;
+  {
+    MutexLock lock(mu_);
+    answers = checkpoints_.OnWritten(version, path, num_bytes, clock_());
+    if (!path.ok() && EndsWithCheckpointOf(version)) {
+      next = "the run fails: it was to end with this one";
+      FailLocked(ended_for_.ok() ? Annotate(path.status(), "the last checkpoint") : ended_for_);
+    } else if (version.value() >= end_) {
+      next = "the run ends without it, as checkpoint.last is false";
+    }
+    Wake();
+  }
   if (absl::IsCancelled(path.status())) {
     LogInfo("checkpoint_abandoned", {{"step", version.value()}, {"stands", checkpointer_.LatestPath()}});
   } else if (path.ok()) {
@@ -153,16 +166,7 @@ void CoordinatorImpl::OnWritten(Version version, absl::StatusOr<std::string> pat
     LogError("checkpoint_failed", {{"step", version.value()},
                                    {"why", path.status().message()},
                                    {"stands", checkpointer_.LatestPath()},
-                                   {"next", "the run goes on; tried again at the next checkpoint that is due"}});
-  }
-  std::vector<CheckpointLedger::Answer> answers;
-  {
-    MutexLock lock(mu_);
-    answers = checkpoints_.OnWritten(version, path, num_bytes, clock_());
-    if (!path.ok() && version.value() >= end_) {
-      FailLocked(ended_for_.ok() ? Annotate(path.status(), "the last checkpoint") : ended_for_);
-    }
-    Wake();
+                                   {"next", next}});
   }
   for (const CheckpointLedger::Answer& answer : answers) answer(path);
 }

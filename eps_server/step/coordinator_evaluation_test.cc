@@ -68,8 +68,7 @@ TEST_P(CoordinatorModeTest, EvaluationsAreMadeInStepOrderTheSameForAnyWorkersAnd
 TEST(CoordinatorEvaluationTest, VnodesOfAWorkerThatIsLostInAnEvaluationGoToOthersInTheSameRound) {
   const std::vector<EvaluationReport> want = ReferenceEvaluations(EvaluatedRun());
   TestRun run(EvaluatedRun(), {.expected_workers = 2});
-  FakeWorker first(run), second(run);
-  first.HoldEvaluations();
+  FakeWorker first(run, {.holds_evaluations = true}), second(run);
   WaitFor([&] { return first.is_evaluating(); });
   first.Kill();
   ASSERT_OK(run.coordinator->WaitUntilFinished());
@@ -83,8 +82,7 @@ TEST(CoordinatorEvaluationTest, WhoIsAboutToLeaveFinishesTheRoundWhereNobodyElse
   TestRun run(EvaluatedRun(), {.expected_workers = 2});
   FakeWorker leaving(run);
   {
-    FakeWorker other(run);
-    other.HoldEvaluations();
+    FakeWorker other(run, {.holds_evaluations = true});
     WaitFor([&] { return other.is_evaluating(); });
     ASSERT_OK(run.coordinator->Leave(leaving.id()));
     absl::SleepFor(absl::Milliseconds(120));
@@ -104,8 +102,7 @@ TEST(CoordinatorEvaluationTest, AnEvaluationWaitsForWorkersWhenAllAreLostAfterTh
     config.evaluation.every_steps = every_steps;
     TestRun run(config);
     {
-      FakeWorker first(run);
-      first.HoldEvaluations();
+      FakeWorker first(run, {.holds_evaluations = true});
       WaitFor([&] { return first.is_evaluating(); });
       EXPECT_EQ(run.committed(), every_steps);
       first.Kill();
@@ -123,8 +120,7 @@ TEST(CoordinatorEvaluationTest, AStopEndsAnEvaluationAfterItsRoundAndTheResumedR
   Snapshot snapshot;
   {
     TestRun run(EvaluatedRun());
-    FakeWorker worker(run);
-    worker.HoldEvaluations();
+    FakeWorker worker(run, {.holds_evaluations = true});
     WaitFor([&] { return worker.is_evaluating(); });
     EXPECT_EQ(*run.coordinator->RequestStop("test"), 3);
     EXPECT_EQ(run.coordinator->Status().phase, RunPhase::kFinishing);
@@ -150,8 +146,7 @@ TEST(CoordinatorEvaluationTest, AStopEndsAnEvaluationAfterItsRoundAndTheResumedR
 
 TEST(CoordinatorEvaluationTest, AStopInAnEvaluationWithNobodyLeftEndsTheRunAtOnce) {
   TestRun run(EvaluatedRun());
-  FakeWorker worker(run);
-  worker.HoldEvaluations();
+  FakeWorker worker(run, {.holds_evaluations = true});
   WaitFor([&] { return worker.is_evaluating(); });
   worker.Kill();
   WaitFor([&] { return run.coordinator->Status().counts.workers_lost == 1; });
@@ -162,8 +157,7 @@ TEST(CoordinatorEvaluationTest, AStopInAnEvaluationWithNobodyLeftEndsTheRunAtOnc
 
 TEST(CoordinatorEvaluationTest, ACheckpointThatIsAskedForInAnEvaluationIsOfItsVersion) {
   TestRun run(EvaluatedRun());
-  FakeWorker worker(run);
-  worker.HoldEvaluations();
+  FakeWorker worker(run, {.holds_evaluations = true});
   WaitFor([&] { return worker.is_evaluating(); });
   std::atomic<bool> answered = false;
   run.coordinator->RequestCheckpoint([&](absl::StatusOr<std::string> path) {

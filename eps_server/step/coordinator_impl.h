@@ -190,6 +190,9 @@ class CoordinatorImpl final : public Coordinator {
 
   // A run that ends early can go on from where it ended, whatever its RunSpec says of the last step.
   bool EndsWithCheckpoint() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return run_.checkpoint.last || EndsEarly(); }
+  bool EndsWithCheckpointOf(Version version) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    return version.value() >= end_ && EndsWithCheckpoint();
+  }
   // It may begin before its step is committed: updates are held for it.
   void StartCheckpoint(Version version) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   CheckpointWriter::Job CheckpointJob() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);

@@ -142,6 +142,15 @@ StepWait CoordinatorImpl::FindStepWait(absl::Duration now) const {
     wait.vnodes = ledger->Unfinished(/*missing=*/{});
     return wait;
   }
+  if (aggregator_->waits_for_updates()) {  // workers wait for room that these will make
+    wait.cause = engine_->update_is_held() ? "checkpoint" : "update";
+    const std::vector<BlobId> missing = aggregator_->MissingBlobs();
+    for (const BlobSpec& blob : model_.blobs) {
+      if (blob.frozen || store_.published(blob.id) >= NextVersion(wait.step)) continue;
+      if (std::find(missing.begin(), missing.end(), blob.id) == missing.end()) wait.blobs.push_back(blob.name);
+    }
+    return wait;
+  }
   wait.cause = members_.num_ready() == 0 ? "no_worker" : ledger->AllRecordsIn() ? "push" : "compute";
   // Who computes and is not furthest behind may be waiting itself, for room for its gradients.
   const std::vector<bool> behind = aggregator_->VnodesMissingNext();

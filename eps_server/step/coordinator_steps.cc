@@ -137,7 +137,7 @@ void CoordinatorImpl::OpenGate(Actions& actions) {
   const absl::Duration now = clock_();
   watch_.OnProgress(now);
   closing_ = ClosingStep{.step = *std::exchange(open_, std::nullopt),
-                         .checkpoint = checkpoints_.IsDue(next) || (next.value() >= end_ && EndsWithCheckpoint()),
+                         .checkpoint = checkpoints_.IsDue(next) || EndsWithCheckpointOf(next),
                          .workers = members_.num_ready()};
   most_workers_ = std::max(most_workers_, closing_->workers);
   // Before the next step's contributions can come: no blob runs away from its capture.

@@ -277,8 +277,7 @@ TEST(CoordinatorTest, AFasterWorkerGetsMoreVnodesWithoutChangingABit) {
 TEST(CoordinatorTest, AStepThatWaitsTooLongIsCounted) {
   FakeClock clock;
   TestRun run(SmallRun(), {.expected_workers = 2, .clock = &clock});
-  FakeWorker first(run);
-  first.HoldRecords();
+  FakeWorker first(run, {.holds_records = true});
   FakeWorker second(run);
   WaitFor([&] { return run.coordinator->Status().counts.passes == 1; });  // the second one's
   EXPECT_EQ(run.coordinator->Status().counts.step_waits, 0);
@@ -366,8 +365,7 @@ TEST(CoordinatorTest, ReportsEachStepOnceAndInOrder) {
 TEST(CoordinatorTest, FirstLayersNextVersionStaysBehindTheGate) {
   const RunConfig config = SmallRun(ClipMode::kNone);
   TestRun run(config, {.expected_workers = 2});
-  FakeWorker first(run);
-  first.HoldRecords();
+  FakeWorker first(run, {.holds_records = true});
   FakeWorker second(run);
   // Every contribution is in and every blob is made, but the first worker's records are missing: it may still be lost,
   // and its vnodes run again with version 0.
@@ -424,9 +422,14 @@ TEST(CoordinatorTest, LeaseRunsOutAndOthersDoTheWork) {
   absl::SleepFor(absl::Milliseconds(120));
   EXPECT_EQ(run.committed(), 0);
   EXPECT_FALSE(silent->finished);
-  clock.seconds = 11;
+  // A second at a time, which nobody takes for a standstill.
+  while (!silent->finished) {
+    ++clock.seconds;
+    run.coordinator->Heartbeat(worker.id()).IgnoreError();  // or it is over
+    absl::SleepFor(absl::Milliseconds(20));
+  }
+  EXPECT_GE(clock.seconds, 10);
   ASSERT_OK(run.coordinator->WaitUntilFinished());
-  EXPECT_TRUE(silent->finished);
   EXPECT_THAT(run.coordinator->Heartbeat(id), StatusIs(absl::StatusCode::kNotFound));
   EXPECT_TRUE(run.Result(4) == Reference(SmallRun()));
 }
@@ -434,8 +437,7 @@ TEST(CoordinatorTest, LeaseRunsOutAndOthersDoTheWork) {
 TEST_P(CoordinatorModeTest, WhoAsksToLeaveFinishesItsPartAndIsGivenNoMore) {
   const RunConfig config = Config();
   TestRun run(config, {.expected_workers = 2});
-  FakeWorker leaving(run);
-  leaving.HoldRecords();
+  FakeWorker leaving(run, {.holds_records = true});
   FakeWorker other(run);
   WaitFor([&] { return run.coordinator->Status().counts.passes == 1; });  // the other's
   ASSERT_OK(run.coordinator->Leave(leaving.id()));
@@ -459,11 +461,9 @@ TEST_P(CoordinatorModeTest, WhoAsksToLeaveFinishesItsPartAndIsGivenNoMore) {
 TEST_P(CoordinatorModeTest, WhoIsAboutToLeaveFinishesTheStepWhereNobodyElseIsLeft) {
   const RunConfig config = Config();
   TestRun run(config, {.expected_workers = 2});
-  FakeWorker leaving(run);
-  leaving.HoldRecords();
+  FakeWorker leaving(run, {.holds_records = true});
   {
-    FakeWorker other(run);
-    other.HoldRecords();
+    FakeWorker other(run, {.holds_records = true});
     WaitFor([&] { return run.coordinator->Status().workers.back().state == WorkerState::kRunning; });
     ASSERT_OK(run.coordinator->Leave(leaving.id()));
     leaving.ReleaseRecords();
@@ -482,8 +482,7 @@ TEST_P(CoordinatorModeTest, WhoIsAboutToLeaveFinishesTheStepWhereNobodyElseIsLef
 TEST_P(CoordinatorModeTest, WhoIsDrainedFinishesItsPartAndTheLastOneStays) {
   const RunConfig config = Config();
   TestRun run(config, {.expected_workers = 2});
-  FakeWorker drained(run);
-  drained.HoldRecords();
+  FakeWorker drained(run, {.holds_records = true});
   FakeWorker other(run);
   WaitFor([&] { return run.coordinator->Status().counts.passes == 1; });  // the other's
   const WorkerId both[] = {drained.id(), other.id()};
@@ -504,10 +503,8 @@ TEST_P(CoordinatorModeTest, WhoIsDrainedFinishesItsPartAndTheLastOneStays) {
 // As where a service manager asks all processes of a run to end.
 TEST(CoordinatorTest, AStopWithAllWorkersLeavingEndsAfterTheStep) {
   TestRun run(SmallRun(ClipMode::kNone), {.expected_workers = 2});
-  FakeWorker first(run);
-  first.HoldRecords();
-  FakeWorker second(run);
-  second.HoldRecords();
+  FakeWorker first(run, {.holds_records = true});
+  FakeWorker second(run, {.holds_records = true});
   WaitFor([&] { return run.coordinator->Status().workers.back().state == WorkerState::kRunning; });
   for (const FakeWorker* worker : {&first, &second}) ASSERT_OK(run.coordinator->Leave(worker->id()));
   EXPECT_THAT(run.coordinator->RequestStop("SIGTERM"), IsOkAndHolds(1));
@@ -531,8 +528,7 @@ TEST(CoordinatorTest, AWorkerThatHasNothingToDoLeavesAtOnce) {
 TEST(CoordinatorTest, ADaemonThatStoodStillLosesNobodyWhoSpeaksThen) {
   FakeClock clock;
   TestRun run(SmallRun(), {.expected_workers = 2, .clock = &clock});
-  FakeWorker worker(run);
-  worker.HoldRecords();
+  FakeWorker worker(run, {.holds_records = true});
   const WorkerId silent =
       *run.coordinator->Attach({.device_name = "cpu", .device_model = "test", .device_cap_bytes = 1});
   absl::SleepFor(absl::Milliseconds(120));
@@ -540,8 +536,13 @@ TEST(CoordinatorTest, ADaemonThatStoodStillLosesNobodyWhoSpeaksThen) {
   absl::SleepFor(absl::Milliseconds(120));
   EXPECT_EQ(run.coordinator->Status().counts.workers_lost, 0);
   EXPECT_OK(run.coordinator->Heartbeat(worker.id()));
-  clock.seconds = 1005;
-  WaitFor([&] { return run.coordinator->Status().counts.workers_lost == 1; });
+  WaitFor([&] {
+    ++clock.seconds;
+    EXPECT_OK(run.coordinator->Heartbeat(worker.id()));
+    absl::SleepFor(absl::Milliseconds(20));  // a few seconds between two looks, which is no standstill
+    return run.coordinator->Status().counts.workers_lost == 1;
+  });
+  EXPECT_GE(clock.seconds, 1005);
   EXPECT_THAT(run.coordinator->Heartbeat(silent), StatusIs(absl::StatusCode::kNotFound));
   EXPECT_OK(run.coordinator->Heartbeat(worker.id()));
   worker.ReleaseRecords();
@@ -560,8 +561,7 @@ TEST(CoordinatorTest, WaitsForTheExpectedWorkersOrItsPatience) {
 
 TEST(CoordinatorTest, LossThatIsNotFiniteEndsAnEagerRun) {
   TestRun run(SmallRun(ClipMode::kNone));
-  FakeWorker worker(run);
-  worker.BreakLoss();
+  FakeWorker worker(run, {.breaks_loss = true});
   EXPECT_THAT(run.coordinator->WaitUntilFinished(), StatusIs(absl::StatusCode::kOutOfRange, "the loss of vnode"));
   EXPECT_THAT(run.coordinator->Status().failure, ::testing::HasSubstr("is not finite"));
 }

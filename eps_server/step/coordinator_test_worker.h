@@ -47,10 +47,17 @@ inline constexpr int kNever = std::numeric_limits<int>::max();
 
 class FakeWorker {
  public:
+  // What it does from its first message on.
+  struct Manners {
+    bool holds_records = false;      // sends contributions, but no record until ReleaseRecords
+    bool holds_evaluations = false;  // computes an evaluation's vnodes, but sends no record of them until ReleaseEvaluations
+    bool breaks_loss = false;        // sends records whose loss is no number
+  };
+  FakeWorker(TestRun& run, Manners manners) : FakeWorker(run, kNever, 0, nullptr, manners) {}
   // Dies, without a word, before it sends its `dies_at`th message (chunks and records).
-  explicit FakeWorker(TestRun& run, int dies_at = kNever) : FakeWorker(run, dies_at, 0, nullptr) {}
+  explicit FakeWorker(TestRun& run, int dies_at = kNever) : FakeWorker(run, dies_at, 0, nullptr, {}) {}
   // Each vnode takes it so many seconds of `clock`. It says that beside them it waited for versions, for much longer.
-  FakeWorker(TestRun& run, int64_t vnode_seconds, FakeClock& clock) : FakeWorker(run, kNever, vnode_seconds, &clock) {}
+  FakeWorker(TestRun& run, int64_t vnode_seconds, FakeClock& clock) : FakeWorker(run, kNever, vnode_seconds, &clock, {}) {}
   ~FakeWorker() {
     channel_->Close();
     thread_.join();
@@ -65,19 +72,17 @@ class FakeWorker {
     MutexLock lock(counts_mu_);
     return vnode_counts_;
   }
-  // Sends records whose loss is no number.
-  void BreakLoss() { broken_loss_ = true; }
-  // Sends contributions, but no record until ReleaseRecords.
-  void HoldRecords() { holds_records_ = true; }
+  void HoldRecords() { holds_records_ = true; }  // as Manners, from now on
   void ReleaseRecords() { holds_records_ = false; }
-  // Computes an evaluation's vnodes, but sends no record of them until ReleaseEvaluations.
-  void HoldEvaluations() { holds_evaluations_ = true; }
   void ReleaseEvaluations() { holds_evaluations_ = false; }
   bool is_evaluating() const { return is_evaluating_; }
 
  private:
-  FakeWorker(TestRun& run, int dies_at, int64_t vnode_seconds, FakeClock* clock)
+  FakeWorker(TestRun& run, int dies_at, int64_t vnode_seconds, FakeClock* clock, Manners manners)
       : run_(run), vnode_seconds_(vnode_seconds), clock_(clock), messages_left_(dies_at) {
+    broken_loss_ = manners.breaks_loss;
+    holds_records_ = manners.holds_records;
+    holds_evaluations_ = manners.holds_evaluations;
     id_ = *run.coordinator->Attach({.device_name = "cpu", .device_model = "test", .device_cap_bytes = 1 << 20});
     EXPECT_OK(run.coordinator->Connect(id_, channel_));
     EXPECT_OK(run.coordinator->Ready(id_, {}));

@@ -218,11 +218,12 @@ absl::Status CoordinatorImpl::Drain(absl::Span<const WorkerId> workers) {
 void CoordinatorImpl::ReleaseLeaving(Actions& actions) {
   const std::vector<WorkerId> leaving = members_.LeavingWorkers();
   if (leaving.empty()) return;
-  const VnodeLedger* step = ledger();
-  const VnodeLedger* round = evaluation_.ledger();
-  const bool step_needs = step != nullptr && !IsAllIn(), round_needs = round != nullptr && !round->AllRecordsIn();
+  const VnodeLedger* of_step = ledger();
+  const VnodeLedger* of_round = evaluation_.ledger();
+  const bool step_needs = of_step != nullptr && !IsAllIn(),
+             round_needs = of_round != nullptr && !of_round->AllRecordsIn();
   for (const WorkerId worker : leaving) {
-    if ((step_needs && step->TakesPart(worker)) || (round_needs && round->TakesPart(worker))) continue;
+    if ((step_needs && of_step->TakesPart(worker)) || (round_needs && of_round->TakesPart(worker))) continue;
     members_.LetGo(worker);
     TakeBack(worker);
     actions.push_back([this, worker, channel = members_.channel(worker), step = step_] {
