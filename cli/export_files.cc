@@ -3,9 +3,12 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "cli/json_member.h"
 #include "common/base/json_text.h"
 #include "common/base/status_macros.h"
@@ -117,9 +120,26 @@ absl::Status TeachToTalk(const std::string& chat_template, const TokenizerSettin
   const std::string end_of_text = EndOfText(settings, tokenizer);
   const bool begins_as_text = choice.name == "plain";
   const std::string first = begins_as_text ? BeginOfText(settings, tokenizer) : std::string(markup->first_token);
+  const std::string jinja = ChatTemplateJinja(*markup, first, end_of_text);
+  std::vector<std::string> written;
   if (RecognizeChatTemplate(settings.chat_template) != choice.name) {
-    result.files[kChatTemplateFile] = ChatTemplateJinja(*markup, first, end_of_text);
-    result.notes.push_back(absl::StrCat(kChatTemplateFile, ": ", choice.name, ", as the run wrote its conversations"));
+    result.files[kChatTemplateFile] = jinja;
+    written.push_back(kChatTemplateFile);
+  }
+  // llama.cpp and older programs look here first, where there is one.
+  for (const char* name : {kTokenizerConfigFile, kChatTemplateJsonFile}) {
+    EPS_ASSIGN_OR_RETURN(const ordered_json object, ParseObject(result.files, name));
+    const ordered_json inlined = object.value("chat_template", ordered_json());
+    const bool is_right = inlined.is_string() ? RecognizeChatTemplate(inlined.get<std::string>()) == choice.name
+                                              : written.empty();  // several, of which the one that counts is right
+    if (inlined.is_null() || is_right) continue;
+    std::string& text = result.files[name];
+    text = WithMember(text, "chat_template", Dump(jinja));
+    written.push_back(name);
+  }
+  if (!written.empty()) {
+    result.notes.push_back(
+        absl::StrCat(absl::StrJoin(written, ", "), ": ", choice.name, ", as the run wrote its conversations"));
   }
   const std::string end = markup->end_of_turn.empty() ? end_of_text : std::string(markup->end_of_turn);
   const std::optional<Token> token = TokenOf(end, tokenizer);
@@ -132,11 +152,23 @@ absl::StatusOr<ExportFiles> FilesOfExport(const ModelSource& source) {
   ExportFiles result{.config = {}, .files = source.files, .notes = {}};
   const bool has_config = source.files.contains("config.json");
   if (has_config) result.config.source = source.files.at("config.json");
-  const bool needs_tokenizer = !has_config || !source.chat_template.empty();
+  EPS_ASSIGN_OR_RETURN(const ordered_json config, ParseObject(source.files, "config.json"));
+  const auto is_null = [&config](const char* key) { return config.contains(key) && config[key].is_null(); };
+  // Of no folder, or as a checkpoint has it, which does not know the tokenizer.
+  const bool lacks_marks = !has_config || (is_null("bos_token_id") && is_null("eos_token_id"));
+  const bool needs_tokenizer = lacks_marks || !source.chat_template.empty();
   if (needs_tokenizer && !source.tokenizer_path.empty()) {
-    EPS_ASSIGN_OR_RETURN(const std::unique_ptr<Tokenizer> tokenizer, LoadTokenizer(source.tokenizer_path));
+    const absl::StatusOr<std::unique_ptr<Tokenizer>> loaded = LoadTokenizer(source.tokenizer_path);
+    if (!loaded.ok() && source.chat_template.empty()) {  // of a kind that is not known here; nobody asks it anything
+      result.notes.push_back(
+          absl::StrCat("without the ids of what begins and ends a text: ", loaded.status().message()));
+      result.files.erase("config.json");
+      return result;
+    }
+    EPS_RETURN_IF_ERROR(loaded.status());
+    const std::unique_ptr<Tokenizer>& tokenizer = *loaded;
     EPS_ASSIGN_OR_RETURN(const TokenizerSettings settings, ReadTokenizerSettings(source.tokenizer_path));
-    if (!has_config) {
+    if (lacks_marks) {
       if (const auto begin = TokenOf(BeginOfText(settings, *tokenizer), *tokenizer))
         result.config.bos_token_id = begin->id;
       if (const auto end = TokenOf(EndOfText(settings, *tokenizer), *tokenizer)) result.config.eos_token_id = end->id;

@@ -114,6 +114,27 @@ TEST_F(ExportFilesTest, ATemplateThatTheRunWasToldGoesBeforeAnotherOfTheModel) {
       Export({{"config.json", "{}"}, {"chat_template.jinja", "<|start_header_id|> of another kind"}}, "plain"));
   EXPECT_NE(result.files.at("chat_template.jinja").find("### User:"), std::string::npos);
   EXPECT_EQ(result.config.eos_token_id, kEnd);
+  // Older programs look elsewhere first.
+  ASSERT_OK_AND_ASSIGN(const ExportFiles inlined,
+                       Export({{"config.json", "{}"},
+                               {"tokenizer_config.json",
+                                json{{"a", 1}, {"chat_template", "<|start_header_id|> of another kind"}}.dump()},
+                               {"chat_template.json", json{{"chat_template", "of a third"}}.dump()}},
+                              "plain"));
+  EXPECT_EQ(Of(inlined, "tokenizer_config.json")["chat_template"], inlined.files.at("chat_template.jinja"));
+  EXPECT_EQ(Of(inlined, "tokenizer_config.json")["a"], 1);
+  EXPECT_EQ(Of(inlined, "chat_template.json")["chat_template"], inlined.files.at("chat_template.jinja"));
+}
+
+TEST_F(ExportFilesTest, WhatACheckpointsConfigDoesNotKnowTheTokenizerDoes) {
+  ASSERT_OK_AND_ASSIGN(const ExportFiles result,
+                       Export({{"config.json", R"({"bos_token_id": null, "eos_token_id": null})"}}, ""));
+  EXPECT_EQ(result.config.bos_token_id, kBegin);
+  EXPECT_EQ(result.config.eos_token_id, kEnd);
+  ASSERT_OK_AND_ASSIGN(const ExportFiles known,
+                       Export({{"config.json", R"({"bos_token_id": null, "eos_token_id": 7})"}}, ""));
+  EXPECT_EQ(known.config.bos_token_id, std::nullopt);  // of a folder that knows
+  EXPECT_EQ(known.config.eos_token_id, std::nullopt);
 }
 
 TEST_F(ExportFilesTest, OfAnotherRunEveryFileIsAsItWas) {

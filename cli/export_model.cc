@@ -12,8 +12,10 @@
 #include "cli/export_files.h"
 #include "common/base/status_macros.h"
 #include "common/checkpoint/checkpoint_files.h"
+#include "common/checkpoint/manifest.h"
 #include "common/checkpoint/model_source.h"
 #include "common/formats/model_folder.h"
+#include "common/model/hf_config.h"
 
 namespace eps::cli {
 namespace {
@@ -37,6 +39,11 @@ void Say(const std::string& out, const ModelSpec& model, const ModelFolderForm& 
 }  // namespace
 
 absl::Status WriteModel(const std::string& from, const std::string& out, ModelFolderForm form) {
+  EPS_RETURN_IF_ERROR(VerifyCheckpointFolder(from));
+  if (IsStepFolder(from)) {  // whose config.json says what it can, and its manifest all
+    EPS_ASSIGN_OR_RETURN(const Manifest manifest, ReadManifest(from));
+    EPS_RETURN_IF_ERROR(CheckSaysAll(manifest.run.model));
+  }
   EPS_ASSIGN_OR_RETURN(const std::unique_ptr<ModelFolder> model, ModelFolder::Open(from));
   EPS_ASSIGN_OR_RETURN(const ModelSource source, FindModelSource(from));
   absl::StatusOr<ExportFiles> beside = FilesOfExport(source);
@@ -54,7 +61,6 @@ absl::Status WriteModel(const std::string& from, const std::string& out, ModelFo
 absl::Status ExportCheckpoint(const std::string& checkpoint, const std::string& out, const ModelFolderForm& form) {
   EPS_RETURN_IF_ERROR(CheckNewFolder(out));
   EPS_ASSIGN_OR_RETURN(const std::string folder, FindCheckpointFolder(checkpoint));
-  EPS_RETURN_IF_ERROR(VerifyCheckpointFolder(folder));
   return WriteModel(folder, out, form);
 }
 

@@ -1,5 +1,7 @@
 // eps grow: a checkpoint of a deeper model, made from one of a run, which goes on from it.
 
+#include <sys/stat.h>
+
 #include <cstdint>
 #include <cstdio>
 #include <memory>
@@ -120,7 +122,10 @@ void AddGrow(CLI::App& app, int* exit_code) {
       ->type_name("FIELD=VALUE")
       ->expected(1)
       ->take_all();
-  command->callback([flags, exit_code] { *exit_code = ReportStart(RunGrow(*flags)); });
+  command->callback([flags, exit_code] {
+    umask(077);  // a run's folder is its user's alone
+    *exit_code = ReportStart(RunGrow(*flags));
+  });
 }
 
 }  // namespace eps::cli

@@ -163,10 +163,7 @@ class Verification {
     EPS_RETURN_IF_ERROR(MakeDirs(out + "/logs"));
     EPS_RETURN_IF_ERROR(Carry(index, out));
     EPS_ASSIGN_OR_RETURN(std::vector<StepDigests> digests, ReadDigestFile(DigestFile(out)));
-    ForwardDigests forward;
-    for (int worker = 1; worker <= variant.workers; ++worker) {
-      EPS_RETURN_IF_ERROR(ReadForwardFile(ForwardDigestFile(out, worker), forward));
-    }
+    EPS_ASSIGN_OR_RETURN(ForwardDigests forward, ReadForward(variant, out));
     if (digests.empty()) return absl::InternalError("it has committed no step");
     result.steps = static_cast<int64_t>(digests.size());
     result.tensors = digests.front().tensors.size();
@@ -181,6 +178,22 @@ class Verification {
     baseline_ = std::move(digests);
     baseline_forward_ = std::move(forward);
     return absl::OkStatus();
+  }
+
+  // Of all workers, each of which has computed something: without one of them the others make the step, and its bits
+  // are another variant's. Errors: RESOURCE_EXHAUSTED its device was too small · INTERNAL it computed nothing
+  static absl::StatusOr<ForwardDigests> ReadForward(const Variant& variant, const std::string& out) {
+    ForwardDigests forward;
+    for (int worker = 1; worker <= variant.workers; ++worker) {
+      const size_t before = forward.size();
+      EPS_RETURN_IF_ERROR(ReadForwardFile(ForwardDigestFile(out, worker), forward));
+      if (forward.size() > before) continue;
+      const std::string why = absl::StrCat("worker ", worker, " computed nothing: ",
+                                           LastWords({.name = "gpu_worker", .log_path = WorkerLogFile(out, worker)}));
+      const bool is_too_small = absl::StrContains(why, "needs at least ");
+      return is_too_small ? absl::ResourceExhaustedError(why) : absl::InternalError(why);
+    }
+    return forward;
   }
 
   // Of a variant with the baseline's bits: skips it where it was the baseline by another name.

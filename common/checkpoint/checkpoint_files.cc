@@ -184,6 +184,10 @@ bool IsStepFolder(const std::string& folder) {
 absl::Status VerifyCheckpointFolder(const std::string& folder) {
   if (!IsStepFolder(folder)) return absl::OkStatus();
   const absl::Status status = CheckEveryFile(folder);
+  if (!status.ok() && !Exists(folder)) {
+    return absl::NotFoundError(
+        absl::StrCat(folder, ": is not there, or not any more: a run removes checkpoints when it has newer ones"));
+  }
   if (!absl::IsDataLoss(status)) return status;
   return absl::DataLossError(absl::StrCat(status.message(), "; take an older checkpoint"));
 }

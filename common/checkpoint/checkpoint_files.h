@@ -60,9 +60,9 @@ absl::Status CheckComplete(const std::string& folder);
 // One that lost its manifest is damaged; it must not pass as somebody's Hugging Face folder.
 bool IsStepFolder(const std::string& folder);
 
-// Compares a step folder with its manifest: the manifest itself, then the size and the sum of every file. OK for another
-// folder, which has nothing to be compared with.
-// Errors: those of ReadManifest, CheckSizes and CheckSums; DATA_LOSS says what to do
+// Compares a step folder with its manifest: the manifest itself, then the size and the sum of every file. OK for
+// another folder, which has nothing to be compared with.
+// Errors: those of ReadManifest, CheckSizes and CheckSums; DATA_LOSS says what to do · NOT_FOUND the folder is gone
 absl::Status VerifyCheckpointFolder(const std::string& folder);
 
 // What `latest` names, in whatever state it is; without a useful `latest` the newest complete one; if none is complete

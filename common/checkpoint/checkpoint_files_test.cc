@@ -227,6 +227,11 @@ TEST(CheckpointFilesTest, AnotherFormatIsNoDamage) {
       StatusIs(absl::StatusCode::kFailedPrecondition, absl::StrCat(path, ": format: found ", kManifestFormat + 1)));
 }
 
+TEST(CheckpointFilesTest, ACheckpointThatWasRemovedIsGoneAndNotDamaged) {
+  const Fixture f;
+  EXPECT_THAT(VerifyCheckpointFolder(f.FolderOf(7)), StatusIs(absl::StatusCode::kNotFound, "not any more"));
+}
+
 TEST(CheckpointFilesTest, AStepFolderThatLostItsManifestDoesNotPassAsSomethingElse) {
   const Fixture f;
   const std::string folder = f.FolderOf(5);

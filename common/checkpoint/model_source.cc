@@ -30,7 +30,8 @@ namespace {
 
 constexpr int64_t kMaxConversationsBytes = 1 << 16;
 
-// data.chat_template where a file of data holds conversations, which its first line tells. Files that are gone hold none.
+// data.chat_template where a file of data holds conversations, which its first line tells. Files that are gone hold
+// none.
 std::string TemplateOfConversations(const RunConfig& run) {
   const std::atomic<bool> stop = false;
   for (const DataSource& source : run.all_sources()) {
@@ -155,6 +156,17 @@ std::optional<std::string> RunFolderOf(const std::string& checkpoint) {
   return step.parent_path().parent_path().string();
 }
 
+// Of another run's checkpoint what that run has kept, whose config.json knows more than the checkpoint's.
+absl::StatusOr<ModelSource> ReadSourceOfModel(const std::string& folder) {
+  const std::optional<std::string> run = IsStepFolder(folder) ? RunFolderOf(folder) : std::nullopt;
+  const std::string place = run && HoldsModelSource(*run) ? ModelSourceFolder(*run) : folder;
+  ModelSource source;
+  EPS_ASSIGN_OR_RETURN(source.files, ReadFilesOfModel(place));
+  if (!source.files.empty()) source.place = place;
+  if (HasTokenizer(source.files)) source.tokenizer_path = place;
+  return source;
+}
+
 }  // namespace
 
 std::string ModelSourceFolder(const std::string& run_folder) {
@@ -171,11 +183,9 @@ std::string TokenizerPathOf(const RunConfig& run) {
 absl::StatusOr<ModelSource> ReadModelSource(const RunConfig& run) {
   ModelSource source;
   if (!run.model_from.empty()) {
-    absl::StatusOr<ModelFiles> files = ReadFilesOfModel(run.model_from);
-    EPS_RETURN_IF_ERROR_WITH(files.status(), "model.from");
-    source.files = *std::move(files);
-    if (!source.files.empty()) source.place = run.model_from;
-    if (HasTokenizer(source.files)) source.tokenizer_path = run.model_from;
+    absl::StatusOr<ModelSource> of_model = ReadSourceOfModel(run.model_from);
+    EPS_RETURN_IF_ERROR_WITH(of_model.status(), "model.from");
+    source = *std::move(of_model);
   }
   if (const std::string tokenizer = TokenizerPathOf(run); !tokenizer.empty() && tokenizer != run.model_from) {
     EPS_RETURN_IF_ERROR(ReplaceTokenizer(tokenizer, source));

@@ -202,6 +202,20 @@ TEST_F(ModelSourceTest, OfARunThatKeptNothingTheModelsFolderIsTakenIfItIsStillTh
   EXPECT_TRUE(FindModelSource(CheckpointOfRun())->files.empty());
 }
 
+TEST_F(ModelSourceTest, ARunThatBeginsWithAnothersCheckpointHasWhatThatOneKept) {
+  TrainOn(kMessages);
+  ASSERT_OK(Keep());
+  RunConfig next;
+  next.model_from = CheckpointOfRun();
+  Write("run/checkpoints/step-00000004/config.json", "{\"eos_token_id\": null}");
+  ASSERT_OK_AND_ASSIGN(const ModelSource source, ReadModelSource(next));
+  EXPECT_EQ(source.place, run_folder() + "/source");
+  EXPECT_EQ(source.files.at("config.json"), "{}");
+  EXPECT_EQ(source.files.at("generation_config.json"), "1");
+  EXPECT_EQ(source.tokenizer_path, source.place);
+  EXPECT_EQ(source.chat_template, "");  // that run's conversations
+}
+
 TEST_F(ModelSourceTest, AModelsFolderIsItsOwnSource) {
   ASSERT_OK_AND_ASSIGN(const ModelSource source, FindModelSource(run_.model_from));
   EXPECT_EQ(source.place, run_.model_from);

@@ -18,6 +18,7 @@ inline constexpr char kGenerationConfigFile[] = "generation_config.json";
 inline constexpr char kTokenizerConfigFile[] = "tokenizer_config.json";
 inline constexpr char kSpecialTokensFile[] = "special_tokens_map.json";
 inline constexpr char kChatTemplateFile[] = "chat_template.jinja";
+inline constexpr char kChatTemplateJsonFile[] = "chat_template.json";  // an earlier form of it
 
 // Those that the folder has, of those that transformers, vLLM and llama.cpp look for. One that is not there is none.
 // Memory: some MB: a tokenizer

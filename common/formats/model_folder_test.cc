@@ -218,6 +218,22 @@ TEST(ModelFolderTest, AFolderBesideTheTargetIsNotTouched) {
   EXPECT_TRUE(std::filesystem::exists(dir.path() + "/out.tmp/kept"));
 }
 
+TEST(ModelFolderTest, ALinkToAFolderIsFollowedAndAFileIsInTheWay) {
+  TempDir dir;
+  std::filesystem::create_directories(dir.path() + "/disk/export");
+  std::filesystem::create_directory_symlink(dir.path() + "/disk/export", dir.path() + "/out");
+  ASSERT_OK(WriteModelFolder(dir.path() + "/out", SmallModel(), {.dtype = "F32"}, FillPart));
+  EXPECT_TRUE(std::filesystem::is_symlink(dir.path() + "/out"));
+  EXPECT_TRUE(std::filesystem::exists(dir.path() + "/disk/export/model.safetensors"));
+  std::ofstream(dir.path() + "/file").flush();
+  EXPECT_THAT(WriteModelFolder(dir.path() + "/file", SmallModel(), {.dtype = "F32"}, FillPart),
+              StatusIs(absl::StatusCode::kAlreadyExists, "is there and no folder"));
+  EXPECT_TRUE(std::filesystem::is_regular_file(dir.path() + "/file"));
+  std::filesystem::create_symlink(dir.path() + "/nowhere", dir.path() + "/lost");
+  EXPECT_THAT(WriteModelFolder(dir.path() + "/lost", SmallModel(), {.dtype = "F32"}, FillPart),
+              StatusIs(absl::StatusCode::kAlreadyExists, "is a link that leads nowhere"));
+}
+
 TEST(ModelFolderTest, WhatAKilledWriterLeftIsRemovedAndWhatAnotherStillWritesIsNot) {
   TempDir dir;
   for (const char* name : {"/out.tmp.1", "/out.tmp.22", "/out.tmp.3x", "/other.tmp.1"}) {
@@ -257,8 +273,8 @@ TEST(ModelFolderTest, AnUnknownDtypeIsNamed) {
               StatusIs(absl::StatusCode::kInvalidArgument, "F64"));
 }
 
-// Writes the tensors of `model` without `strip` in front of their names, with `extra` ones behind them: of `extra_value`,
-// or as `fill_extra` says.
+// Writes the tensors of `model` without `strip` in front of their names, with `extra` ones behind them: of
+// `extra_value`, or as `fill_extra` says.
 void WriteFile(const std::string& folder, const ModelSpec& model, const std::string& strip,
                std::vector<SafetensorsEntry> extra, float extra_value,
                const std::function<absl::Status(absl::Span<float>)>& fill_extra = nullptr) {

@@ -185,7 +185,14 @@ void RemoveLeftovers(const std::string& folder) {
 
 absl::Status CheckNewFolder(const std::string& folder) {
   std::error_code ignored;
-  if (!std::filesystem::exists(folder, ignored) || std::filesystem::is_empty(folder, ignored)) return absl::OkStatus();
+  if (!std::filesystem::exists(folder, ignored)) {
+    if (!std::filesystem::is_symlink(folder, ignored)) return absl::OkStatus();
+    return absl::AlreadyExistsError(absl::StrCat(folder, " is a link that leads nowhere; choose another name"));
+  }
+  if (!std::filesystem::is_directory(folder, ignored)) {
+    return absl::AlreadyExistsError(absl::StrCat(folder, " is there and no folder; choose another name"));
+  }
+  if (std::filesystem::is_empty(folder, ignored)) return absl::OkStatus();
   return absl::AlreadyExistsError(absl::StrCat(folder, " is there and not empty; choose another folder"));
 }
 
@@ -194,7 +201,10 @@ absl::Status WriteModelFolder(const std::string& folder, const ModelSpec& model,
   EPS_RETURN_IF_ERROR(CheckForm(form));
   EPS_RETURN_IF_ERROR(CheckNewFolder(folder));
   std::error_code error, ignored;
-  const std::filesystem::path target = std::filesystem::absolute(folder, error).lexically_normal();
+  const std::filesystem::path absolute = std::filesystem::absolute(folder, error);
+  if (error) return FileError(error.value(), "find", folder);
+  // Where a link leads: beside the folder that it names is the disk that was meant.
+  const std::filesystem::path target = std::filesystem::weakly_canonical(absolute, error);
   if (error) return FileError(error.value(), "find", folder);
   const std::string clean = target.has_filename() ? target.string() : target.parent_path().string();
   RemoveLeftovers(clean);

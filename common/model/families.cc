@@ -2,6 +2,7 @@
 
 #include <array>
 #include <cstdint>
+#include <limits>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
@@ -76,9 +77,11 @@ absl::Status CheckCommonRanges(const ModelConfig& config) {
   EPS_RETURN_IF_ERROR(CheckRange("model.heads", config.num_heads, config.d_model));
   EPS_RETURN_IF_ERROR(CheckRange("model.context", config.context, kMaxContext));
   EPS_RETURN_IF_ERROR(CheckRange("model.vocab", config.vocab, kMaxVocab));
-  if (!(config.layer_norm_eps > 0 && config.layer_norm_eps < 1)) {
+  // Devices have it in fp32.
+  if (!(config.layer_norm_eps >= std::numeric_limits<float>::min() && config.layer_norm_eps < 1)) {
     return absl::InvalidArgumentError(
-        absl::StrCat("model.layer_norm_eps: ", config.layer_norm_eps, ", must be greater than 0 and less than 1"));
+        absl::StrCat("model.layer_norm_eps: ", config.layer_norm_eps,
+                     ", must be a normal number of fp32, greater than 0 and less than 1"));
   }
   EPS_RETURN_IF_ERROR(CheckDropout("model.embedding_dropout", config.embedding_dropout));
   EPS_RETURN_IF_ERROR(CheckDropout("model.attention_dropout", config.attention_dropout));

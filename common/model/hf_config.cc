@@ -1,6 +1,8 @@
 #include "common/model/hf_config.h"
 
 #include <algorithm>
+#include <string>
+#include <tuple>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
@@ -84,11 +86,30 @@ absl::StatusOr<ModelConfig> ModelConfigFromJson(const std::string& text) {
   return FromObject(object);
 }
 
+absl::Status CheckSaysAll(const ModelConfig& config) {
+  const json object = FamilyOf(config.family).to_json(config);
+  EPS_ASSIGN_OR_RETURN(const ModelConfig read, FromObject(object));
+  const auto flag = [](bool value) { return std::string(value ? "true" : "false"); };
+  const std::tuple<const char*, std::string, std::string> parts[] = {
+      {"model.qk_norm", flag(config.qk_norm), flag(read.qk_norm)},
+      {"model.qkv_bias", flag(config.qkv_bias), flag(read.qkv_bias)},
+      {"model.out_bias", flag(config.out_bias), flag(read.out_bias)},
+      {"model.sliding_window", absl::StrCat(config.sliding_window), absl::StrCat(read.sliding_window)}};
+  for (const auto& [field, value, said] : parts) {
+    if (value == said) continue;
+    return absl::InvalidArgumentError(absl::StrCat(
+        field, ": ", value, ", which a config.json of model_type ", object["model_type"].dump(),
+        " does not say: no other program has this attention, and the folder would be read as another model"));
+  }
+  return absl::OkStatus();
+}
+
 std::string ModelConfigToJson(const ModelConfig& config) { return Dump(FamilyOf(config.family).to_json(config)); }
 
 absl::StatusOr<std::string> ModelConfigToJson(const ModelConfig& config, const std::string& dtype,
                                               const HfConfigForm& form) {
   const Family& family = FamilyOf(config.family);
+  EPS_RETURN_IF_ERROR(CheckSaysAll(config));
   json object = family.to_json(config);
   if (!form.source.empty()) {
     EPS_ASSIGN_OR_RETURN(const json source, ParseJson(form.source, kMaxDepth));

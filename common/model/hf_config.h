@@ -5,6 +5,7 @@
 #include <optional>
 #include <string>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "common/model/model_spec.h"
 
@@ -22,6 +23,11 @@ absl::StatusOr<ModelConfig> ModelConfigFromJson(const std::string& json);
 // What ModelConfigFromJson reads and transformers loads as the architecture that it names, beside tensors in F32.
 std::string ModelConfigToJson(const ModelConfig& config);
 
+// Whether a config.json says all that the model's attention is: a mix of the Llama family's parts may be none of
+// transformers' architectures, and is then read as another model.
+// Errors: INVALID_ARGUMENT naming the field
+absl::Status CheckSaysAll(const ModelConfig& config);
+
 // What a config.json says beside the model's numbers.
 struct HfConfigForm {
   // The text that the model began with; "": there is none. Its members stay as they are, those too that nothing here
@@ -33,7 +39,8 @@ struct HfConfigForm {
 };
 
 // The same in that form, beside tensors of `dtype`: F32, F16 or BF16.
-// Errors: INVALID_ARGUMENT source: what ModelConfigFromJson says of it, or that it is of another family
+// Errors: INVALID_ARGUMENT source: what ModelConfigFromJson says of it, or that it is of another family ·
+//          CheckSaysAll's
 absl::StatusOr<std::string> ModelConfigToJson(const ModelConfig& config, const std::string& dtype,
                                               const HfConfigForm& form);
 

@@ -187,6 +187,28 @@ TEST(HfLlamaConfigTest, AYarnHasThePapersNumbersWhereItNamesNone) {
   }
 }
 
+TEST(HfLlamaConfigTest, AttentionThatNoArchitectureHasIsNotExportedAsAnother) {
+  const auto write = [](bool qk_norm, bool qkv_bias, bool out_bias, int64_t window) {
+    ModelConfig config = SmallLlama();
+    config.qk_norm = qk_norm;
+    config.qkv_bias = qkv_bias;
+    config.out_bias = out_bias;
+    config.sliding_window = window;
+    return ModelConfigToJson(config, "BF16", {}).status();
+  };
+  int written = 0;
+  for (int mix = 0; mix < 16; ++mix) {
+    const absl::Status status = write((mix & 1) != 0, (mix & 2) != 0, (mix & 4) != 0, (mix & 8) != 0 ? 7 : 0);
+    written += status.ok() ? 1 : 0;
+    if (status.ok()) continue;
+    EXPECT_THAT(status, StatusIs(kInvalid, "would be read as another model")) << mix;
+  }
+  EXPECT_EQ(written, 5);  // Llama with and without biases, Mistral, Qwen2, Qwen3
+  EXPECT_THAT(write(true, false, false, 7), StatusIs(kInvalid,
+                                                     "model.sliding_window: 7, which a config.json of "
+                                                     "model_type \"qwen3\" does not say"));
+}
+
 TEST(HfLlamaConfigTest, WhatIsWrittenIsReadWithTheSameBits) {
   for (int i = 0; i < 6; ++i) {
     ModelConfig config = SmallLlama();

@@ -24,7 +24,7 @@ namespace eps::server {
 //
 //   step-NNNNNNNN/model.safetensors      fp32 masters under their Hugging Face names; of frozen tensors the wire form
 //   step-NNNNNNNN/optimizer.safetensors  "exp_avg.<name>", "exp_avg_sq.<name>" (SGD: "momentum.<name>")
-//   step-NNNNNNNN/config.json            Hugging Face GPT-2 form, so the folder loads there
+//   step-NNNNNNNN/config.json            the Hugging Face form of the model's family, so the folder loads there
 //   step-NNNNNNNN/manifest.json          format, RunState, the RunConfig's text, sha256 and bytes of each file
 //   latest                               the newest one's name
 //
@@ -49,16 +49,16 @@ class Checkpointer {
     // The checkpoint is not wanted any more: asked from time to time, cheap. Unset: it is.
     std::function<bool()> is_cancelled = nullptr;
   };
-  // Writes every blob at state.version. Before a blob is copied nothing is assumed but that it is at that version and is
-  // not being updated. As much as CaptureBufferBytes is copied at once, before any file is touched; the rest as what was
-  // copied is written, which takes its time unless it is awaited. Returns the checkpoint's path. One Write at a time;
-  // blocks. After an error no blob is being read any more.
+  // Writes every blob at state.version. Before a blob is copied nothing is assumed but that it is at that version and
+  // is not being updated. As much as CaptureBufferBytes is copied at once, before any file is touched; the rest as what
+  // was copied is written, which takes its time unless it is awaited. Returns the checkpoint's path. One Write at a
+  // time; blocks. After an error no blob is being read any more.
   // Errors: the system's, naming the file; what stood before still stands · CANCELLED the same · INVALID_ARGUMENT
   //         `order` does not have each blob once, or `state` is one that no run has
   virtual absl::StatusOr<std::string> Write(const Store& store, const RunState& state, const Capture& capture) = 0;
 
-  // Loads the newest complete checkpoint into an empty store: masters, moments; publishes nothing. `work` is told how far
-  // it is; null: nobody is.
+  // Loads the newest complete checkpoint into an empty store: masters, moments; publishes nothing. `work` is told how
+  // far it is; null: nobody is.
   // Errors: NOT_FOUND there is none · FAILED_PRECONDITION of another run: names the fields that differ ·
   //         DATA_LOSS a checksum or size is wrong: names file and what to do · CANCELLED by `work`
   virtual absl::StatusOr<RunState> LoadLatest(Store& store, LongWork* work = nullptr) = 0;
@@ -67,8 +67,9 @@ class Checkpointer {
   virtual std::string LatestPath() const = 0;
 };
 
-// Fills an empty store from a folder that ModelFolder takes, with up to `threads` threads: the same bits for any number.
-// Everything but the values is checked before the first tensor is stored. `work` is told how far it is; null: nobody is.
+// Fills an empty store from a folder that ModelFolder takes, with up to `threads` threads: the same bits for any
+// number. Everything but the values is checked before the first tensor is stored. `work` is told how far it is; null:
+// nobody is.
 //
 // Memory: beside the store, 1 MiB of values in each thread, whatever the model; the files' pages are the system's
 // Errors: NOT_FOUND, INVALID_ARGUMENT naming file, tensor, shape or dtype found and wanted · CANCELLED by `work`

@@ -20,8 +20,11 @@
 #include "common/base/mutex.h"
 #include "common/base/status_macros.h"
 #include "common/base/thread.h"
+#include "common/checkpoint/checkpoint_files.h"
+#include "common/checkpoint/manifest.h"
 #include "common/formats/model_folder.h"
 #include "common/model/families.h"
+#include "common/model/hf_config.h"
 #include "common/model/model_spec.h"
 #include "eps_server/checkpoint/checkpointer.h"
 #include "eps_server/store/store.h"
@@ -32,8 +35,8 @@ namespace {
 
 constexpr Version kInitialVersion(0);
 
-// Dropouts, the seed and, where the family says how many positions there are, the context belong to the run, which may set
-// them; the rest belongs to the weights. As a config.json has it.
+// Dropouts, the seed and, where the family says how many positions there are, the context belong to the run, which may
+// set them; the rest belongs to the weights. As a config.json has it.
 nlohmann::json OfWeights(ModelConfig config) {
   config.embedding_dropout = config.attention_dropout = config.residual_dropout = config.classifier_dropout = 0;
   if (config.max_positions > 0) config.context = config.max_positions;
@@ -75,8 +78,8 @@ std::vector<Part> CutIntoParts(const ModelSpec& model) {
   return parts;
 }
 
-// Stores what `make(part, values)` makes of every part, with up to `threads` threads that take the parts in their order:
-// the same bits for any number. The first error ends it, and is returned. `work` is told of each part, in fp32.
+// Stores what `make(part, values)` makes of every part, with up to `threads` threads that take the parts in their
+// order: the same bits for any number. The first error ends it, and is returned. `work` is told of each part, in fp32.
 template <typename Make>
 absl::Status FillStore(const ModelSpec& model, int threads, Store& store, LongWork* work, const Make& make) {
   const std::vector<Part> parts = CutIntoParts(model);
@@ -111,11 +114,21 @@ absl::Status FillStore(const ModelSpec& model, int threads, Store& store, LongWo
   return status;
 }
 
+// Another run's checkpoint says what its files are; another folder has nothing to be compared with.
+absl::Status CheckStepFolder(const std::string& folder, LongWork* work) {
+  if (!IsStepFolder(folder)) return absl::OkStatus();
+  EPS_ASSIGN_OR_RETURN(const Manifest manifest, ReadManifest(folder));
+  EPS_RETURN_IF_ERROR_WITH(CheckSaysAll(manifest.run.model), folder);
+  EPS_RETURN_IF_ERROR(CheckSizes(folder, manifest));
+  return CheckSums(folder, manifest, {kConfigFile, kModelFile}, work);
+}
+
 }  // namespace
 
 absl::Status LoadHuggingFace(const std::string& folder, const ModelSpec& model, int threads, Store& store,
                              LongWork* work) {
   const absl::Time begin = absl::Now();
+  EPS_RETURN_IF_ERROR(CheckStepFolder(folder, work));
   EPS_ASSIGN_OR_RETURN(const std::unique_ptr<ModelFolder> source, ModelFolder::Open(folder, model.config));
   EPS_RETURN_IF_ERROR(CheckShape(folder, source->model().config, model.config));
   if (work != nullptr) work->Begin(absl::StrCat("reading the weights of ", folder), MasterBytes(model));
