@@ -52,8 +52,10 @@ absl::StatusOr<bool> InspectJsonl(CorpusSource& source, bool skips_bad_lines) {
   EPS_ASSIGN_OR_RETURN(const std::unique_ptr<LineReader> reader, LineReader::Open(source.path));
   source.num_bytes = reader->file_bytes();
   for (TextLine line;;) {
-    EPS_ASSIGN_OR_RETURN(const bool found, reader->Next(line));
-    if (!found) return false;
+    const absl::StatusOr<bool> found = reader->Next(line);
+    if (skips_bad_lines && absl::IsInvalidArgument(found.status())) continue;
+    EPS_RETURN_IF_ERROR(found.status());
+    if (!*found) return false;
     if (IsBlank(line.text)) continue;
     const absl::StatusOr<JsonlKind> kind = FindJsonlKind(line);
     if (skips_bad_lines && absl::IsInvalidArgument(kind.status())) continue;
@@ -69,8 +71,10 @@ absl::Status InspectTsv(CorpusSource& source, const TsvColumns& columns, const s
   source.num_bytes = reader->file_bytes();
   for (TextLine line;;) {
     if (stop.load(std::memory_order_relaxed)) return absl::CancelledError("stopped");
-    EPS_ASSIGN_OR_RETURN(const bool found, reader->Next(line));
-    if (!found) break;
+    const absl::StatusOr<bool> found = reader->Next(line);
+    if (source.table && skips_bad_lines && absl::IsInvalidArgument(found.status())) continue;
+    EPS_RETURN_IF_ERROR(found.status());
+    if (!*found) break;
     if (!source.table) {
       EPS_ASSIGN_OR_RETURN(source.table, TsvTable::FromFirstLine(line, columns));
       if (columns.has_header) continue;
@@ -172,8 +176,14 @@ absl::Status CorpusReader::OpenFile() {
 
 absl::StatusOr<bool> CorpusReader::NextLines(CorpusBatch& batch) {
   for (TextLine line; batch.bytes.size() < kBatchBytes;) {
-    EPS_ASSIGN_OR_RETURN(const bool found, lines_->Next(line));
-    if (!found) break;
+    const absl::StatusOr<bool> found = lines_->Next(line);
+    if (absl::IsInvalidArgument(found.status())) {  // who encodes ends it, or leaves the line out
+      const absl::string_view why = found.status().message();
+      batch.units.push_back({.begin = batch.bytes.size(), .refused = std::string(why.data(), why.size())});
+      continue;
+    }
+    EPS_RETURN_IF_ERROR(found.status());
+    if (!*found) break;
     if (IsBlank(line.text)) continue;
     batch.units.push_back({.begin = batch.bytes.size(),
                            .num_bytes = line.text.size(),

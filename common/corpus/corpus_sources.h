@@ -60,6 +60,7 @@ struct CorpusUnit {
   int64_t offset_bytes = 0;
   bool starts_document = true;
   bool ends_document = true;
+  std::string refused;  // why the line, which is not here, cannot be taken
 };
 
 // What one thread encodes at a time.

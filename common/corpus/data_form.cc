@@ -5,7 +5,10 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
+
 #include "absl/strings/ascii.h"
+#include "absl/strings/escaping.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/file_util.h"
@@ -83,6 +86,21 @@ absl::Status CheckJsonl(absl::string_view beginning) {
   return absl::OkStatus();
 }
 
+// Ids of two bytes have one above 127, or one of a control character, in every few.
+absl::Status CheckTokenIds(absl::string_view beginning) {
+  constexpr size_t kEnoughBytes = 64;
+  constexpr size_t kShownBytes = 20;
+  const auto is_of_text = [](char c) {
+    return absl::ascii_isprint(static_cast<unsigned char>(c)) || c == '\n' || c == '\r' || c == '\t';
+  };
+  if (beginning.size() < kEnoughBytes || !std::all_of(beginning.begin(), beginning.end(), is_of_text)) {
+    return absl::OkStatus();
+  }
+  return LooksLike(absl::StrCat("text (\"", absl::CEscape(beginning.substr(0, kShownBytes)), "...\")"),
+                   "token ids are binary, as `eps tokenize` makes them; text wants format: TEXT in place of "
+                   "tokenizer: TOKEN_IDS and token_bytes");
+}
+
 }  // namespace
 
 DataForm DataFormOfName(absl::string_view path) {
@@ -113,7 +131,7 @@ absl::StatusOr<std::string> ReadBeginning(const std::string& path) {
 }
 
 absl::Status CheckBeginning(DataForm form, absl::string_view beginning) {
-  if (form == DataForm::kTokenIds) return absl::OkStatus();
+  if (form == DataForm::kTokenIds) return CheckTokenIds(beginning);
   if (const Signature* signature = FindSignature(beginning); signature != nullptr) {
     return LooksLike(signature->name, signature->what_to_do);
   }

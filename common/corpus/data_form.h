@@ -24,11 +24,12 @@ DataForm DataFormOfName(absl::string_view path);
 absl::StatusOr<std::string> ReadBeginning(const std::string& path);
 
 // Whether a file that begins so can be of that form. What is packed or compressed is none, JSON is no plain text, and a
-// JSON array is no JSONL. Nothing is said of kTokenIds, which may begin with any bytes.
+// JSON array is no JSONL. Token ids may begin with any bytes, but not with many that are all a text's.
 // Errors: INVALID_ARGUMENT what it looks like, and what to do: to be put behind the file's name
 absl::Status CheckBeginning(DataForm form, absl::string_view beginning);
 
-// Whether its first bytes name it: packed, compressed, Parquet, a pointer of Git LFS. It is never meant to be trained on.
+// Whether its first bytes name it: packed, compressed, Parquet, a pointer of Git LFS. It is never meant to be trained
+// on.
 bool HasKnownSignature(absl::string_view beginning);
 
 // Whether it consists of characters in one of the encodings that have no zero bytes, of which UTF-8 is one.

@@ -81,6 +81,16 @@ TEST(DataFormTest, TextHasNoZeroBytes) {
   EXPECT_THAT(CheckCharacters(string("abc\0", 4)), StatusIs(kInvalid, "the byte at offset 3 is zero"));
 }
 
+TEST(DataFormTest, TextIsNoTokenIds) {
+  const string text = "In the beginning God created the heaven and the earth. And the earth was\twithout form,\r\n";
+  EXPECT_THAT(CheckBeginning(DataForm::kTokenIds, text),
+              StatusIs(kInvalid, "is text (\"In the beginning God...\") by its first bytes: token ids are binary"));
+  EXPECT_OK(CheckBeginning(DataForm::kTokenIds, text.substr(0, 63)));  // may be a few ids
+  string ids = text;
+  ids[70] = '\x05';
+  EXPECT_OK(CheckBeginning(DataForm::kTokenIds, ids));
+}
+
 TEST(DataFormTest, TheBeginningIsAllOfAShortFileAndSomeOfALongOne) {
   TempDir dir;
   ASSERT_OK(WriteFileAtomically(dir.File("short"), "abc"));

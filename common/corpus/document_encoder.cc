@@ -58,7 +58,8 @@ absl::Status DocumentEncoder::EncodeUnit(const CorpusBatch& batch, const CorpusU
       break;
     case CorpusFormat::kJsonl:
     case CorpusFormat::kTsv: {
-      const absl::Status status = source.format == CorpusFormat::kJsonl
+      const absl::Status status = !unit.refused.empty() ? absl::InvalidArgumentError(unit.refused)
+                                  : source.format == CorpusFormat::kJsonl
                                       ? EncodeLine(source, line, encoded, ids, out.notes)
                                       : EncodeRow(source, line, encoded, ids);
       if (options_.skips_bad_lines && absl::IsInvalidArgument(status)) {

@@ -1,5 +1,7 @@
 #include "common/corpus/line_reader.h"
 
+#include <utility>
+
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
@@ -21,6 +23,7 @@ absl::StatusOr<std::unique_ptr<LineReader>> LineReader::Open(const std::string& 
 }
 
 absl::StatusOr<bool> LineReader::Next(TextLine& line) {
+  if (std::exchange(skips_, false)) EPS_RETURN_IF_ERROR(SkipLine());
   size_t searched = start_;
   size_t end;
   while ((end = buffer_.find('\n', searched)) == std::string::npos) {
@@ -34,6 +37,7 @@ absl::StatusOr<bool> LineReader::Next(TextLine& line) {
   }
   line = {.number = ++number_, .offset_bytes = offset_};
   if (end == std::string::npos || static_cast<int64_t>(end - start_) > max_line_bytes_) {
+    skips_ = true;
     return absl::InvalidArgumentError(
         absl::StrCat(LinePlace(line), ": a line of more than ", max_line_bytes_, " bytes"));
   }
@@ -43,6 +47,18 @@ absl::StatusOr<bool> LineReader::Next(TextLine& line) {
   offset_ += static_cast<int64_t>(taken);
   if (!line.text.empty() && line.text.back() == '\r') line.text.remove_suffix(1);
   return true;
+}
+
+absl::Status LineReader::SkipLine() {
+  while (true) {
+    const size_t end = buffer_.find('\n', start_);
+    const size_t behind = end == std::string::npos ? buffer_.size() : end + 1;
+    offset_ += static_cast<int64_t>(behind - start_);
+    start_ = behind;
+    if (end != std::string::npos) return absl::OkStatus();
+    EPS_ASSIGN_OR_RETURN(const bool more, FillBuffer());
+    if (!more) return absl::OkStatus();
+  }
 }
 
 // Drops the lines that were taken and reads more behind the rest.

@@ -34,7 +34,8 @@ class LineReader {
                                                           int64_t max_line_bytes = kMaxLineBytes);
 
   // False at the end of the file. `line` is valid until the next call.
-  // Errors: INVALID_ARGUMENT a line of more than max_line_bytes, by its place · file errors
+  // Errors: INVALID_ARGUMENT a line of more than max_line_bytes, by its place; the next call goes on behind it · file
+  //         errors
   absl::StatusOr<bool> Next(TextLine& line);
 
   int64_t file_bytes() const { return file_->num_bytes(); }
@@ -45,6 +46,7 @@ class LineReader {
       : file_(std::move(file)), max_line_bytes_(max_line_bytes) {}
 
   absl::StatusOr<bool> FillBuffer();
+  absl::Status SkipLine();  // the one at start_
 
   const std::unique_ptr<SequentialFile> file_;
   const int64_t max_line_bytes_;
@@ -52,6 +54,7 @@ class LineReader {
   size_t start_ = 0;    // in buffer_, of the next line
   int64_t offset_ = 0;
   int64_t number_ = 0;
+  bool skips_ = false;  // the next line, which was refused
 };
 
 }  // namespace eps

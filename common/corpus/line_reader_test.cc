@@ -65,6 +65,23 @@ TEST_F(LineReaderTest, ALineThatIsTooLongIsNamedByItsPlace) {
   TextLine line;
   EXPECT_THAT(reader->Next(line), IsOkAndHolds(true));
   EXPECT_THAT(reader->Next(line), StatusIs(kInvalid, "line 2, byte offset 3: a line of more than 10 bytes"));
+  EXPECT_THAT(reader->Next(line), IsOkAndHolds(true));  // who leaves it out goes on behind it
+  EXPECT_EQ(LinePlace(line), "line 3, byte offset 15");
+  EXPECT_EQ(line.text, "c");
+  EXPECT_THAT(reader->Next(line), IsOkAndHolds(false));
+}
+
+TEST_F(LineReaderTest, ALineThatIsTooLongMayBeLongerThanTheBufferAndTheLast) {
+  const std::string lengthy(5'000'000, 'x');
+  ASSERT_OK(WriteFileAtomically(path_, lengthy + "\nb\n" + lengthy));
+  ASSERT_OK_AND_ASSIGN(const auto reader, LineReader::Open(path_, 10));
+  TextLine line;
+  EXPECT_THAT(reader->Next(line), StatusIs(kInvalid, "line 1, byte offset 0"));
+  EXPECT_THAT(reader->Next(line), IsOkAndHolds(true));
+  EXPECT_EQ(LinePlace(line), "line 2, byte offset 5000001");
+  EXPECT_THAT(reader->Next(line), StatusIs(kInvalid, "line 3, byte offset 5000003"));
+  EXPECT_THAT(reader->Next(line), IsOkAndHolds(false));
+  EXPECT_EQ(reader->offset_bytes(), reader->file_bytes());
 }
 
 TEST_F(LineReaderTest, WhatIsNoFileIsRefused) {

@@ -34,7 +34,8 @@ class TokenizeCorpusTest : public ::testing::Test {
     return TokenizeCorpus(options, tokenizer, nullptr, stop_);
   }
 
-  // Documents of out_, decoded: special tokens in braces, what is counted in parentheses, then "#label", "@second part".
+  // Documents of out_, decoded: special tokens in braces, what is counted in parentheses, then "#label", "@second
+  // part".
   std::vector<std::string> Documents(const Tokenizer& tokenizer) {
     const auto index = DocumentIndex::Open(out_ + ".docs");
     EXPECT_OK(index);
@@ -219,6 +220,17 @@ TEST_F(TokenizeCorpusTest, BadLinesMayBeSkippedAndAreCounted) {
   EXPECT_EQ(report.notes.skip_reasons[0],
             absl::StrCat("\"", source, "\": line 1, byte offset 0: text: is number, must be a string"));
   EXPECT_EQ(report.notes.replaced_surrogates, 1);
+}
+
+TEST_F(TokenizeCorpusTest, ALineThatIsTooLongEndsItOrIsSkipped) {
+  const FakeTokenizer tokenizer;
+  const std::string lengthy(LineReader::kMaxLineBytes + 1, ' ');
+  const std::string source = Write("a.jsonl", absl::StrCat("{\"text\": \"a\"}\n", lengthy, "\n{\"text\": \"b\"}\n"));
+  EXPECT_THAT(Run({.sources = {source}}, tokenizer),
+              StatusIs(kInvalid, "a.jsonl\": line 2, byte offset 14: a line of"));
+  ASSERT_OK_AND_ASSIGN(const TokenizeReport report, Run({.sources = {source}, .skips_bad_lines = true}, tokenizer));
+  EXPECT_EQ(report.notes.skipped_lines, 1);
+  EXPECT_EQ(Documents(tokenizer), (Strings{"(a)", "(b)"}));
 }
 
 TEST_F(TokenizeCorpusTest, ABadFirstLineIsSkippedToo) {

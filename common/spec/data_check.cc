@@ -123,10 +123,18 @@ std::string TextHint(const DataFile& file, absl::string_view field, absl::string
   return HasKnownSignature(file.beginning) ? "" : absl::StrCat("; ", field, ".format: TEXT takes ", what);
 }
 
+// Whether a token file may be one. Its index knows better, where there is one.
+void CheckIds(const DataFile& file, absl::string_view path_field, Checker& check) {
+  if (file.index.has_value()) return;
+  const absl::Status looks_right = CheckBeginning(DataForm::kTokenIds, file.beginning);
+  if (!looks_right.ok()) check.Fail(path_field, absl::StrCat(file.path, " ", looks_right.message()));
+}
+
 // Whether the file is what it is taken for.
 void CheckForm(const proto::Data& data, const DataFile& file, DataForm form, Checker& check, DataConfig& out) {
   if (out.tokenizer == TokenForm::kTokenFile) {
     if (data.has_format()) check.Fail(absl::StrCat(out.field, ".format"), "given, but the file holds token ids");
+    CheckIds(file, out.path_field, check);
     return;
   }
   if (form == DataForm::kTokenIds && out.tokenizer == TokenForm::kModel) {
@@ -240,8 +248,15 @@ void CheckChatTemplate(const DataFile& file, const CheckContext& context, Checke
                           absl::StrJoin(kChatTemplateNames, ", ")));
 }
 
+// Whether uncounted parts of documents stay: `data` is the RunSpec's.
+bool KeepsUncounted(const proto::Data& data, const CheckContext& context) {
+  if (data.has_uncounted()) return data.uncounted() == proto::Data::KEPT;
+  return context.resumed != nullptr ? context.resumed->data.keeps_uncounted : context.is_serialized;
+}
+
 // How what stands in the file is taken.
-void CheckReading(const proto::Data& data, Checker& check, DataConfig& out) {
+void CheckReading(const proto::Data& data, const RunConfig& run, const CheckContext& context, Checker& check,
+                  DataConfig& out) {
   if (data.has_special_tokens() && (!out.needs_tokenizing() || out.is_table)) {
     check.Fail(absl::StrCat(out.field, ".special_tokens"),
                absl::StrCat("given, but ", out.path_field, " is neither JSONL nor text for a tokenizer"));
@@ -250,6 +265,12 @@ void CheckReading(const proto::Data& data, Checker& check, DataConfig& out) {
     check.Fail(absl::StrCat(out.field, ".bad_lines"),
                absl::StrCat("given, but ", out.path_field, " is neither JSONL nor a table"));
   }
+  const bool has_parts = out.has_documents() && run.objective() != Objective::kClasses;  // that may be uncounted
+  const bool is_new = !context.is_serialized && context.resumed == nullptr;
+  if (data.has_uncounted() && !has_parts && is_new && run.sources.empty()) {
+    check.Fail("data.uncounted", absl::StrCat("given, but of ", out.path_field, " no documents are packed or padded"));
+  }
+  out.keeps_uncounted = has_parts && KeepsUncounted(data, context);
   out.specials_as_tokens = data.special_tokens() == proto::Data::AS_TOKENS;
   out.skips_bad_lines = data.bad_lines() == proto::Data::SKIP;
 }
@@ -296,12 +317,6 @@ bool MayBeJoined(const std::string& path, TokenForm form, const CheckContext& co
   Checker ignored;  // what is wrong is found when it is looked at again, as what it is
   const DataFile file = LookAtDataFile(path, form, "", context, ignored);
   return file.was != nullptr ? !file.was->has_documents() : file.may_be_joined();
-}
-
-// Whether uncounted parts of documents stay: `data` is the RunSpec's.
-bool KeepsUncounted(const proto::Data& data, const CheckContext& context) {
-  if (data.has_uncounted()) return data.uncounted() == proto::Data::KEPT;
-  return context.resumed != nullptr ? context.resumed->data.keeps_uncounted : context.is_serialized;
 }
 
 // `data` as if it were `source`'s alone: what it leaves out is data's, where that makes sense for its file.
@@ -372,7 +387,10 @@ void CheckEvaluationFile(const std::string& path, const proto::Data& data, const
   if (context.resumed != nullptr && context.resumed->evaluation.path == out.path) return;  // taken as it was
   const proto::Data said = data.sources_size() > 0 ? DataOf(data.sources(0), data, config.model_from, context) : data;
   if (!context.is_serialized) CheckEvaluationForm(path, said, of_data, check);
-  if (of_data.tokenizer == TokenForm::kTokenFile) return CheckEvaluationIndex(file, of_data, check);
+  if (of_data.tokenizer == TokenForm::kTokenFile) {
+    CheckIds(file, "evaluation.path", check);
+    return CheckEvaluationIndex(file, of_data, check);
+  }
   const absl::Status looks_right = CheckLooks(said, FormOf(of_data), file.beginning);
   if (looks_right.ok()) return;
   const bool is_text = FormOf(of_data) == DataForm::kText;
@@ -405,8 +423,7 @@ void CheckData(proto::Data data, const RunConfig& run, const CheckContext& conte
   CheckForm(data, file, form, check, out);
   CheckDocuments(data, file, run.objective(), check, out);
   CheckChatTemplate(file, context, check, out);
-  out.keeps_uncounted = out.has_documents() && run.objective() != Objective::kClasses && KeepsUncounted(data, context);
-  CheckReading(data, check, out);
+  CheckReading(data, run, context, check, out);
   CheckColumns(data, check, out);
   CheckMask(data, run, check, out);
   out.order = data.order() == proto::Data::SHUFFLED ? DataOrder::kShuffled : DataOrder::kSequential;
@@ -434,6 +451,9 @@ void CheckSources(const proto::Data& data, const CheckContext& context, Checker&
     out.weight = check.Positive(absl::StrCat(out.data.field, ".weight"), EPS_FIELD(source, weight), 1);
     if (out.data.has_documents() && !config.data.has_documents()) config.data.documents = out.data.documents;
     config.data.keeps_uncounted |= out.data.keeps_uncounted;
+  }
+  if (data.has_uncounted() && !config.data.has_documents() && !context.is_serialized && context.resumed == nullptr) {
+    check.Fail("data.uncounted", "given, but of no source documents are packed or padded");
   }
   config.data.mask = config.sources.front().data.mask;
   for (const DataSource& source : config.sources) {

@@ -317,6 +317,8 @@ TEST_F(RunConfigTest, UncountedPartsAreLeftOutButOfRunsThatBeganWithThem) {
   EXPECT_THAT(DifferencesThatMatter(was, now), ElementsAre("data.uncounted: was KEPT, now LEFT_OUT"));
   EXPECT_THAT(LoadResumedRunConfig(dir_.File("run.textproto"), {{"data.path", "a.jsonl"}}, was), IsOkAndHolds(was));
   EXPECT_TRUE(MustLoad(kSmall, {{"data.path", "a.jsonl"}, {"data.uncounted", "KEPT"}}).data.keeps_uncounted);
+  EXPECT_THAT(Load(kSmall, {{"data.path", "a.txt"}, {"data.uncounted", "KEPT"}}),
+              StatusIs(kInvalid, "data.uncounted: given, but of data.path no documents are packed or padded"));
 }
 
 constexpr char kClassifier[] = R"(

@@ -271,6 +271,11 @@ absl::Status CheckModel(const proto::RunSpec& spec, const CheckContext& context,
   EPS_RETURN_IF_ERROR(CheckClasses(model, context.resumed, check, config.model));
   ModelConfig& out = config.model;
   const auto all = EPS_FIELD(model, dropout);
+  const bool is_of_all = !model.has_embedding_dropout() || !model.has_residual_dropout();
+  if (out.family == ModelFamily::kLlama && is_of_all && all.value_or(0) != 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("model.dropout: ", *all, ", this family has it in attention alone: model.attention_dropout"));
+  }
   out.embedding_dropout = EPS_FIELD(model, embedding_dropout).value_or(all.value_or(out.embedding_dropout));
   out.attention_dropout = EPS_FIELD(model, attention_dropout).value_or(all.value_or(out.attention_dropout));
   out.residual_dropout = EPS_FIELD(model, residual_dropout).value_or(all.value_or(out.residual_dropout));

@@ -132,7 +132,10 @@ TEST_F(RunConfigTest, WhatIsOfTheOtherFamilyIsRefused) {
               StatusIs(kInvalid, "model.classes: given, but it is of family: BERT"));
   EXPECT_THAT(Load(kSmall, {{"model.family", "LLAMA"}}), StatusIs(kInvalid, "model.d_ff: 0"));
   EXPECT_THAT(Load(kSmall, {{"model.family", "LLAMA"}, {"model.d_ff", "20"}, {"model.dropout", "0.1"}}),
-              StatusIs(kInvalid, "model.embedding_dropout: 0.1, this family has none"));
+              StatusIs(kInvalid, "model.dropout: 0.1, this family has it in attention alone: model.attention_dropout"));
+  EXPECT_OK(Load(kSmall, {{"model.family", "LLAMA"}, {"model.d_ff", "20"}, {"model.dropout", "0"}}));
+  EXPECT_THAT(Load(kSmall, {{"model.family", "LLAMA"}, {"model.d_ff", "20"}, {"model.residual_dropout", "0.1"}}),
+              StatusIs(kInvalid, "model.residual_dropout: 0.1, this family has none"));
 }
 
 TEST_F(RunConfigTest, HeadsThatDoNotDivideTheWidthAreRefused) {

@@ -30,7 +30,7 @@ class LowercaseNormalizer : public Normalizer {
 
 class StripAccentsNormalizer : public Normalizer {
  public:
-  void Apply(std::string& text, PatternScratch&) const override { RemoveNonspacingMarks(text); }
+  void Apply(std::string& text, PatternScratch&) const override { RemoveMarks(text); }
 };
 
 class StripNormalizer : public Normalizer {

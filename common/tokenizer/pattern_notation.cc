@@ -10,6 +10,9 @@
 namespace eps {
 namespace {
 
+// \w as Oniguruma's; within a class. Of Latin-1 it has superscripts and fractions too, and of no other numbers.
+constexpr char kWord[] = "\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}\\x{B2}\\x{B3}\\x{B9}\\x{BC}-\\x{BE}";
+
 // Walks over a pattern once, and writes it anew.
 class Translator {
  public:
@@ -96,11 +99,11 @@ class Translator {
         return Put("\\p{White_Space}");
       case 'S':
         return Put("\\P{White_Space}");
-      case 'w':  // PCRE2's own has no marks
-        return Put(in_class_ ? "\\p{L}\\p{M}\\p{Nd}\\p{Pc}" : "[\\p{L}\\p{M}\\p{Nd}\\p{Pc}]");
+      case 'w':  // PCRE2's own has neither marks nor letters in circles
+        return Put(in_class_ ? kWord : absl::StrCat("[", kWord, "]"));
       case 'W':
         if (in_class_) return Refuse("\\W within a class is not supported");
-        return Put("[^\\p{L}\\p{M}\\p{Nd}\\p{Pc}]");
+        return Put(absl::StrCat("[^", kWord, "]"));
       case 'v':
         return Put("\\x0B");  // PCRE2's own is any line's end
       case 'd':

@@ -199,8 +199,11 @@ Made PreTokenizerFromJson(const JsonNode& node) {
   if (type == "BertPreTokenizer") {
     return MakeFixed(node, {{R"(\s)", SplitBehavior::kRemoved}, {kPunctuation, SplitBehavior::kIsolated}});
   }
-  if (type == "Whitespace")
-    return MakeFixed(node, {{R"(\s)", SplitBehavior::kRemoved}, {R"(\w+)", SplitBehavior::kIsolated}});
+  if (type == "Whitespace") {
+    // \w as Rust's, which has the two joiners, and not all that Oniguruma's has
+    constexpr char kWords[] = R"([\p{Alphabetic}\p{M}\p{Nd}\p{Pc}\x{200C}\x{200D}]+)";
+    return MakeFixed(node, {{R"(\s)", SplitBehavior::kRemoved}, {kWords, SplitBehavior::kIsolated}});
+  }
   if (type == "WhitespaceSplit") return MakeFixed(node, {{R"(\s)", SplitBehavior::kRemoved}});
   return type_node.Bad(
       "ByteLevel, Split, Metaspace, BertPreTokenizer, Digits, Punctuation, Whitespace, WhitespaceSplit or Sequence");

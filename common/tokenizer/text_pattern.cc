@@ -37,10 +37,16 @@ void TextPattern::ReplaceAll(std::string& text, absl::string_view content, Patte
   if (!Find(text, 0, scratch, match)) return;
   std::string out;
   size_t done = 0, from = 0;
+  bool is_behind_match = false;  // what begins at `done`
   do {
-    out.append(text, done, match.begin - done).append(content.data(), content.size());
-    done = from = match.end;
-    if (match.begin == match.end) {  // the same place would match again
+    const bool is_empty = match.begin == match.end;
+    if (!is_empty || match.begin > done || !is_behind_match) {  // an empty one right behind another is none
+      out.append(text, done, match.begin - done).append(content.data(), content.size());
+      done = match.end;
+      is_behind_match = true;
+    }
+    from = match.end;
+    if (is_empty) {  // the same place would match again
       if (from == text.size()) break;
       NextCodePoint(text, from);
     }

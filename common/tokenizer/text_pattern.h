@@ -24,7 +24,8 @@ class TextPattern {
 
   // The first match from `from` on. An empty literal is nowhere.
   bool Find(absl::string_view text, size_t from, PatternScratch& scratch, Pattern::Match& match) const;
-  // Every match, from left to right, has become `content`.
+  // Every match, from left to right, has become `content`; of nothing right behind another match is none, as Oniguruma
+  // has it.
   void ReplaceAll(std::string& text, absl::string_view content, PatternScratch& scratch) const;
 
  private:

@@ -9,9 +9,9 @@
 
 namespace eps {
 
-// A tokenizer from the text of a tokenizer.json, as Hugging Face's tokenizers write it; docs/tokenizers.md lists what is
-// supported. `post_processor`, `truncation` and `padding` are checked and not applied: Encode gives the ids of the text
-// alone.
+// A tokenizer from the text of a tokenizer.json, as Hugging Face's tokenizers write it; docs/tokenizers.md lists what
+// is supported. `post_processor` is checked and not applied, `truncation` and `padding` are not looked at: Encode gives
+// the ids of the text alone.
 //
 // Errors: INVALID_ARGUMENT naming the key, what was found, and what is supported
 absl::StatusOr<std::unique_ptr<Tokenizer>> TokenizerFromJson(absl::string_view text);

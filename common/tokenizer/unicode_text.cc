@@ -47,6 +47,14 @@ void Rewrite(std::string& text, Each each) {
   text = std::move(out);
 }
 
+// categories: U_GC_*_MASK, none of which has an ASCII character.
+void RemoveCategories(uint32_t categories, std::string& text) {
+  if (IsAscii(text)) return;
+  Rewrite(text, [categories](char32_t c, std::string& out) {
+    if ((U_GET_GC_MASK(static_cast<UChar32>(c)) & categories) == 0) AppendUtf8(c, out);
+  });
+}
+
 bool IsStripped(char32_t code_point) {
   const bool is_separator = code_point >= 0x1C && code_point <= 0x1F;
   return is_separator || IsWhiteSpace(code_point);
@@ -85,12 +93,8 @@ void ToLower(std::string& text) {
   });
 }
 
-void RemoveNonspacingMarks(std::string& text) {
-  if (IsAscii(text)) return;
-  Rewrite(text, [](char32_t c, std::string& out) {
-    if (u_charType(static_cast<UChar32>(c)) != U_NON_SPACING_MARK) AppendUtf8(c, out);
-  });
-}
+void RemoveNonspacingMarks(std::string& text) { RemoveCategories(U_GC_MN_MASK, text); }
+void RemoveMarks(std::string& text) { RemoveCategories(U_GC_M_MASK, text); }
 
 bool IsWhiteSpace(char32_t code_point) { return u_isUWhiteSpace(static_cast<UChar32>(code_point)); }
 
@@ -120,8 +124,9 @@ bool IsBertIdeograph(char32_t c) {
 }
 
 bool IsWord(char32_t code_point) {
-  return (U_GET_GC_MASK(static_cast<UChar32>(code_point)) &
-          (U_GC_L_MASK | U_GC_M_MASK | U_GC_ND_MASK | U_GC_PC_MASK)) != 0;
+  const auto c = static_cast<UChar32>(code_point);
+  return (U_GET_GC_MASK(c) & (U_GC_M_MASK | U_GC_ND_MASK | U_GC_PC_MASK)) != 0 || u_isUAlphabetic(c) ||
+         u_hasBinaryProperty(c, UCHAR_JOIN_CONTROL);
 }
 
 }  // namespace eps

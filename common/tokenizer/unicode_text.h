@@ -15,6 +15,8 @@ void ToNormalForm(NormalForm form, std::string& text);
 void ToLower(std::string& text);
 // Without nonspacing marks (Mn). Those within a letter are found in NFD only.
 void RemoveNonspacingMarks(std::string& text);
+// Without any mark (M): those that take room too, as vowels of Devanagari do, and those around a letter.
+void RemoveMarks(std::string& text);
 
 // The property White_Space.
 bool IsWhiteSpace(char32_t code_point);
@@ -24,7 +26,7 @@ absl::string_view WithoutSpaceAround(absl::string_view text);
 bool IsBertControl(char32_t code_point);
 // In the blocks of Chinese ideographs that BERT puts spaces around.
 bool IsBertIdeograph(char32_t code_point);
-// \w as Rust's and Oniguruma's: letters, marks, decimal digits, connectors.
+// \w as Rust's: alphabetic, marks, decimal digits, connectors, and the two joiners, which Oniguruma's has not.
 bool IsWord(char32_t code_point);
 
 }  // namespace eps

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
 #include "common/base/file_util.h"
@@ -25,6 +26,7 @@
 #include "common/formats/document_index_writer.h"
 #include "common/tokenizer/tokenizer.h"
 #include "common/tokenizer/tokenizer_settings.h"
+#include "common/tokenizer/utf8.h"
 #include "eps_server/data/data_mark.h"
 #include "nlohmann/json.hpp"
 
@@ -58,27 +60,31 @@ std::string Sha256OfText(const std::string& text) {
   return Sha256Hex(absl::MakeConstSpan(reinterpret_cast<const std::byte*>(text.data()), text.size()));
 }
 
+// A path, or a name, may be of any bytes.
+std::string InJson(const std::string& text) { return IsWellFormed(text) ? text : absl::CHexEscape(text); }
+
 // All that the token file depends on.
 absl::StatusOr<nlohmann::json> Origin(const DataConfig& data, const Tokenizer& tokenizer,
                                       const TokenizeOptions& options) {
   absl::StatusOr<DataMark> mark = MarkDataFile(data.path);
   EPS_RETURN_IF_ERROR_WITH(mark.status(), data.path_field);
-  return nlohmann::json{{"format", kFormat},
-                        {"path", data.path},
-                        {"num_bytes", mark->num_bytes},
-                        {"sha256", mark->sha256},
-                        {"tokenizer", tokenizer.fingerprint()},
-                        {"chat_template", data.chat_template},
-                        {"model_template", Sha256OfText(options.settings.chat_template)},
-                        {"bos", options.settings.bos_token.value_or("auto")},
-                        {"adds_bos", options.settings.adds_bos ? nlohmann::json(*options.settings.adds_bos) : nullptr},
-                        {"eos", options.settings.eos_token.value_or("auto")},
-                        {"counts_all", data.counts_all},
-                        {"specials_as_tokens", data.specials_as_tokens},
-                        {"skips_bad_lines", data.skips_bad_lines},
-                        {"columns", {data.text_column, data.second_text_column, data.label_column}},
-                        {"has_table_header", data.has_table_header},
-                        {"token_bytes", options.token_bytes}};
+  return nlohmann::json{
+      {"format", kFormat},
+      {"path", InJson(data.path)},
+      {"num_bytes", mark->num_bytes},
+      {"sha256", mark->sha256},
+      {"tokenizer", tokenizer.fingerprint()},
+      {"chat_template", data.chat_template},
+      {"model_template", Sha256OfText(options.settings.chat_template)},
+      {"bos", options.settings.bos_token.value_or("auto")},
+      {"adds_bos", options.settings.adds_bos ? nlohmann::json(*options.settings.adds_bos) : nullptr},
+      {"eos", options.settings.eos_token.value_or("auto")},
+      {"counts_all", data.counts_all},
+      {"specials_as_tokens", data.specials_as_tokens},
+      {"skips_bad_lines", data.skips_bad_lines},
+      {"columns", {InJson(data.text_column), InJson(data.second_text_column), InJson(data.label_column)}},
+      {"has_table_header", data.has_table_header},
+      {"token_bytes", options.token_bytes}};
 }
 
 // Whether the two say the same, as far as both say something.

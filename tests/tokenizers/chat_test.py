@@ -87,8 +87,7 @@ class ChatTest(SystemTest):
         self.assertEqual(self.run_one([records.tool(), folder, "chat", source, ours]), name)
         self.run_one(["node", npm_packages.HERE / "chat_reference.mjs", folder, source, theirs], npm_packages.FOLDER)
         ours, theirs = records.read(ours, 4), records.read(theirs, 4)
-        self.assertEqual(len(ours), len(chats))
-        for chat, a, b in zip(chats, ours, theirs):
+        for chat, a, b in zip(chats, ours, theirs, strict=True):
             if a != b:
                 at = next((k for k, (x, y) in enumerate(zip(a, b)) if x != y), min(len(a), len(b)))
                 self.fail(f"{chat}: token {at} of {len(a)} is {a[at:at + 8]}, theirs {b[at:at + 8]}")

