@@ -68,7 +68,7 @@ void PrintUse(const KeysFlags& flags, absl::Time until) {
       "Each worker's machine gets ca.crt, client.crt, client.key and token, over a way that nobody else reads:\n"
       "  gpu_worker --connect %s:7070 \\\n"
       "    --tls-ca %s/ca.crt --tls-cert %s/client.crt --tls-key %s/client.key --token-file %s/token\n\n"
-      "eps status, eps top, eps checkpoint, eps drain and eps stop take the same flags as gpu_worker.\n",
+      "eps status, eps top, eps checkpoint, eps drain, eps resize and eps stop take the same flags as gpu_worker.\n",
       d, absl::FormatTime("%Y-%m-%d", until, absl::UTCTimeZone()).c_str(), d, d, d, d, host.c_str(), d, d, d, d);
 }
 
@@ -91,7 +91,11 @@ absl::Status RunKeys(const KeysFlags& flags) {
   EPS_ASSIGN_OR_RETURN(const KeySet set,
                        MakeKeySet({.hosts = all.hosts, .from = now - kClockDifference, .until = until}));
   EPS_RETURN_IF_ERROR(MakeFolder(all.out));
-  EPS_RETURN_IF_ERROR(WriteKeySet(all.out, set));
+  if (absl::Status status = WriteKeySet(all.out, set); !status.ok()) {
+    std::error_code ignored;  // half a set would be in the way of the next try
+    std::filesystem::remove_all(all.out, ignored);
+    return status;
+  }
   PrintUse(all, until);
   return absl::OkStatus();
 }

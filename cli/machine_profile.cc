@@ -36,7 +36,7 @@ void ShowMeasuring(const std::string& line, ProgressPrinter& progress) {
 }  // namespace
 
 absl::StatusOr<worker::Profile> MeasureMachine(const MachineToMeasure& machine, const std::string& out,
-                                               SignalQueue* signals, ProgressPrinter& progress) {
+                                               SignalQueue& signals, ProgressPrinter& progress) {
   EPS_ASSIGN_OR_RETURN(const std::string programs, ProgramFolder());
   const std::string fresh = absl::StrCat(out, ".measured-", getpid());
   std::vector<std::string> arguments = {"--measure", machine.run.run, "--profile", fresh,
@@ -45,11 +45,9 @@ absl::StatusOr<worker::Profile> MeasureMachine(const MachineToMeasure& machine, 
   std::vector<std::string> fields = machine.run.set;
   if (machine.run.steps > 0) fields.push_back(absl::StrCat("steps=", machine.run.steps));
   for (const std::string& field : fields) arguments.insert(arguments.end(), {"--set", field});
-  ProgramWatch watch = {.cancelled_within = {},
-                        .on_line = [&progress](const std::string& line) { ShowMeasuring(line, progress); }};
-  if (signals != nullptr) {
-    watch.cancelled_within = [signals](absl::Duration time) { return signals->Wait(time).has_value(); };
-  }
+  const ProgramWatch watch = {
+      .cancelled_within = [&signals](absl::Duration time) { return signals.Wait(time).has_value(); },
+      .on_line = [&progress](const std::string& line) { ShowMeasuring(line, progress); }};
   const absl::StatusOr<ProgramEnd> end = RunProgram(programs + "/gpu_worker", std::move(arguments), watch);
   progress.Finish();
   const absl::StatusOr<worker::Profile> measured = worker::ReadProfile(fresh);

@@ -23,11 +23,11 @@ struct MachineToMeasure {
 // with wide layers some more, in which nothing else should run. Layers of other runs that `out` has of the same
 // hardware stay in it; what is returned is what was measured.
 //
-// signals: one that comes ends it; may be null. progress: shows what is measured, and how much is done
+// signals: one that comes ends it. progress: shows what is measured, and how much is done
 // Errors: INVALID_ARGUMENT what the worker says of the run · CANCELLED by a signal · INTERNAL what else the worker says
 //         · RunProgram's · ReadProfile's · WriteProfile's
 absl::StatusOr<worker::Profile> MeasureMachine(const MachineToMeasure& machine, const std::string& out,
-                                               SignalQueue* signals, ProgressPrinter& progress);
+                                               SignalQueue& signals, ProgressPrinter& progress);
 
 }  // namespace eps::cli
 

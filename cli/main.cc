@@ -1,5 +1,8 @@
 // eps: the command line. One file per subcommand; this one only gathers them.
 
+#include <sys/stat.h>
+#include <unistd.h>
+
 #include <cerrno>
 #include <csignal>
 #include <cstdio>
@@ -13,12 +16,20 @@
 
 namespace {
 
+// Whether who reads the output may go away before its end: `| head`.
+bool IsRead() {
+  struct stat output = {};
+  return fstat(STDOUT_FILENO, &output) == 0 && (S_ISFIFO(output.st_mode) || S_ISSOCK(output.st_mode));
+}
+
 // What was printed is out, or nobody is there to read it any more. Prints why not.
 bool FlushOutput() {
   errno = 0;
-  if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return true;
-  if (errno == EPIPE || errno == 0) return true;
-  std::perror("eps: cannot write the output");
+  const bool is_flushed = std::fflush(stdout) == 0;
+  if (is_flushed && std::ferror(stdout) == 0) return true;
+  if (errno == EPIPE || (is_flushed && IsRead())) return true;
+  if (is_flushed) errno = EIO;  // an earlier write's error is known no more
+  std::perror("eps: cannot write all of the output");
   return false;
 }
 

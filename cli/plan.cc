@@ -233,7 +233,8 @@ void PrintJson(const WholePlan& plan, const std::optional<PlanExplanation>& expl
     json["step"]["average_predicted_seconds"] = plan.average_step_seconds;
   }
   if (explanation.has_value()) json["explanation"] = ExplanationJson(*explanation);
-  std::printf("%s\n", json.dump(2).c_str());
+  // A path need not be UTF-8.
+  std::printf("%s\n", json.dump(2, ' ', false, nlohmann::json::error_handler_t::replace).c_str());
 }
 
 // The predicted step, as the file's ending says.

@@ -102,7 +102,8 @@ absl::StatusOr<RunOutline> CheckBeforeTraining(const Preflight& preflight) {
   EPS_RETURN_IF_ERROR(CheckFolder(preflight));
   RunOutline outline = {.steps = run.steps,
                         .tokens_per_step = run.tokens_per_step(),
-                        .sequences_per_step = run.batch.sequences_per_step()};
+                        .sequences_per_step = run.batch.sequences_per_step(),
+                        .sources = static_cast<int64_t>(run.all_sources().size())};
   EPS_ASSIGN_OR_RETURN(const RunConfig readable, preflight.resume ? WithKeptTokenizer(preflight.out, run) : run);
   EPS_ASSIGN_OR_RETURN(outline.samples, CountSamples(readable));
   if (!preflight.resume) EPS_RETURN_IF_ERROR(CheckTokenizerOfIds(run));

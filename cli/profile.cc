@@ -1,5 +1,6 @@
 // eps profile: measures this machine, as plans need it.
 
+#include <csignal>
 #include <cstddef>
 #include <cstdio>
 #include <memory>
@@ -13,7 +14,9 @@
 #include "cli/common_flags.h"
 #include "cli/machine_profile.h"
 #include "cli/progress.h"
+#include "cli/signal_queue.h"
 #include "common/base/control_groups.h"
+#include "common/base/exit_code.h"
 #include "common/base/file_util.h"
 #include "common/base/flags.h"
 #include "common/base/status_macros.h"
@@ -60,7 +63,7 @@ void Print(const worker::Profile& profile) {
   }
 }
 
-absl::Status RunProfile(const ProfileFlags& flags) {
+absl::Status RunProfile(const ProfileFlags& flags, SignalQueue& signals) {
   EPS_RETURN_IF_ERROR(flags.run.Load().status());
   const int threads = flags.threads > 0 ? flags.threads : UsableCores();
   const std::string out = flags.out.empty() ? worker::KeptProfilePath(flags.device, threads, flags.vectors) : flags.out;
@@ -76,7 +79,7 @@ absl::Status RunProfile(const ProfileFlags& flags) {
   EPS_ASSIGN_OR_RETURN(
       const worker::Profile profile,
       MeasureMachine({.run = flags.run, .device = flags.device, .threads = threads, .vectors = flags.vectors}, out,
-                     /*signals=*/nullptr, progress));
+                     signals, progress));
   Print(profile);
   if (flags.out.empty()) {
     std::printf("\nkept in %s, where plans and workers with %s and %d threads each find it\n", out.c_str(),
@@ -107,7 +110,11 @@ void AddProfile(CLI::App& app, int* exit_code) {
                    "Default: it is kept where plans and workers look for it, below $XDG_CACHE_HOME/eps or ~/.cache/eps")
       ->type_name("FILE")
       ->check(NotEmpty());
-  command->callback([flags, exit_code] { *exit_code = ReportStart(RunProfile(*flags)); });
+  command->callback([flags, exit_code] {
+    absl::StatusOr<SignalQueue> signals = SignalQueue::Create({SIGINT, SIGTERM, SIGHUP});
+    const absl::Status status = signals.ok() ? RunProfile(*flags, *signals) : signals.status();
+    *exit_code = absl::IsCancelled(status) ? kExitSignal + signals->last() : ReportStart(status);
+  });
 }
 
 }  // namespace eps::cli

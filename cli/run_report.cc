@@ -53,8 +53,9 @@ bool HasDoneAllSteps(const nlohmann::json& summary) {
 
 // "4 of 9 steps were done, loss 2.250"
 std::string DoneText(const nlohmann::json& summary) {
-  return absl::StrCat(WholeNumber(summary, "steps"), " of ", WholeNumber(summary, "steps_planned"),
-                      " steps were done, loss ", Loss(summary, "loss_last"));
+  const int64_t steps = WholeNumber(summary, "steps");
+  return absl::StrCat(steps, " of ", WholeNumber(summary, "steps_planned"), " steps were done",
+                      steps == 0 ? "" : absl::StrCat(", loss ", Loss(summary, "loss_last")));
 }
 
 // Its folder; "": there is none.
@@ -73,8 +74,12 @@ std::string StartText(const RunOutline& outline, const StartOptions& options) {
       absl::StrCat("eps: ", ShortCount(outline.parameters), " parameters, ", FormatByteSize(outline.model_state_bytes),
                    " of state; ", outline.steps, " steps of ", outline.tokens_per_step, " tokens");
   if (outline.samples > 0) {
-    absl::StrAppend(&text, "; ", outline.samples, " samples, ",
-                    epochs < 100 ? absl::StrFormat("%.2g", epochs) : absl::StrFormat("%.0f", epochs), " epochs");
+    absl::StrAppend(&text, "; ", outline.samples, " samples");
+    // Of several sources each is gone through at a pace of its own.
+    if (outline.sources == 1) {
+      absl::StrAppend(&text, ", ", epochs < 100 ? absl::StrFormat("%.2g", epochs) : absl::StrFormat("%.0f", epochs),
+                      " epochs");
+    }
   }
   absl::StrAppend(&text, "\n");
   absl::StrAppend(&text, "eps: ", options.workers, options.workers == 1 ? " worker (" : " workers (", options.device,
@@ -96,9 +101,11 @@ std::string EndText(const std::string& out) {
   const int64_t skipped = WholeNumber(summary, "skipped_steps");
   std::string text = steps < planned ? absl::StrCat("eps: stopped after step ", steps, " of ", planned)
                                      : absl::StrCat("eps: done: ", steps, " steps");
-  absl::StrAppend(&text, absl::StrFormat(" in %.1f s, loss ", Number(summary, "seconds")), Loss(summary, "loss_first"),
-                  " -> ", Loss(summary, "loss_last"), EvaluationText(summary),
-                  absl::StrFormat(", %.0f tokens/s", Number(summary, "tokens_per_second")));
+  absl::StrAppend(&text, absl::StrFormat(" in %.1f s", Number(summary, "seconds")));
+  if (steps > 0) {
+    absl::StrAppend(&text, ", loss ", Loss(summary, "loss_first"), " -> ", Loss(summary, "loss_last"),
+                    EvaluationText(summary), absl::StrFormat(", %.0f tokens/s", Number(summary, "tokens_per_second")));
+  }
   if (const double flops = Number(summary, "model_flops_per_second"); flops > 0) {
     absl::StrAppend(&text, ", ", FormatFlopRate(flops), " of the model");
   }

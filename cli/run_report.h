@@ -14,6 +14,7 @@ struct RunOutline {
   int64_t tokens_per_step = 0;
   int64_t sequences_per_step = 0;
   int64_t samples = 0;  // of context + 1 tokens, in the data
+  int64_t sources = 1;  // of data
 };
 
 // How `eps train` was asked to start it.

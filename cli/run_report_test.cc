@@ -31,6 +31,9 @@ TEST(RunReportTest, TheStartSaysWhatIsTrainedWithWhatAndWhere) {
   EXPECT_EQ(text,
             "eps: 10.8 M parameters, 143.8 MiB of state; 100 steps of 1024 tokens; 800 samples, 2 epochs\n"
             "eps: 2 workers (cpu, 1 thread each, at most 34.0 MiB); in out/x, from step-00000010");
+  RunOutline of_several = outline;
+  of_several.sources = 2;
+  EXPECT_THAT(StartText(of_several, {}), HasSubstr("; 800 samples\n"));
 }
 
 class EndTest : public ::testing::Test {
@@ -104,6 +107,12 @@ TEST_F(EndTest, SkippedStepsAndALossThatIsNoNumberAreNamed) {
   Summary(R"({"steps": 4, "steps_planned": 4, "skipped_steps": 3, "loss_first": 5.5, "loss_last": null})");
   EXPECT_THAT(EndText(dir_.path()), HasSubstr("loss 5.500 -> not finite"));
   EXPECT_THAT(EndText(dir_.path()), HasSubstr("warning: 3 steps were skipped"));
+}
+
+TEST_F(EndTest, ARunWithoutAStepHasNoLoss) {
+  Summary(R"({"steps": 0, "steps_planned": 4, "seconds": 1, "loss_first": null, "loss_last": null})");
+  EXPECT_THAT(EndText(dir_.path()), HasSubstr("stopped after step 0 of 4 in 1.0 s; "));
+  EXPECT_THAT(NotRunningText(dir_.path()), HasSubstr("0 of 4 steps were done; "));
 }
 
 TEST_F(EndTest, WhatCannotBeReadIsNoReport) {

@@ -371,7 +371,7 @@ absl::Status MeasureFirst(TrainFlags& flags, SignalQueue& signals) {
   const absl::Status measured =
       MeasureMachine(
           {.run = flags.run, .device = flags.worker.device, .threads = threads, .vectors = flags.worker.vectors}, kept,
-          &signals, progress)
+          signals, progress)
           .status();
   if (absl::IsCancelled(measured)) return measured;
   if (!measured.ok()) {

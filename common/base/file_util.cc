@@ -22,17 +22,19 @@ bool IsDirectory(const std::string& path) {
   return stat(path.c_str(), &info) == 0 && S_ISDIR(info.st_mode);
 }
 
-// Unique among the processes and threads that may write the same file at once.
-std::string TemporaryName(const std::string& path) {
-  static std::atomic<int64_t> counter{0};
-  return absl::StrCat(path, ".tmp.", getpid(), ".", counter.fetch_add(1));
-}
-
-absl::Status WriteAndSync(const std::string& path, absl::string_view content) {
-  EPS_ASSIGN_OR_RETURN(FileDescriptor file, OpenFile(path, O_WRONLY | O_CREAT | O_EXCL));
+absl::Status WriteAndClose(FileDescriptor& file, const std::string& path, absl::string_view content) {
   EPS_RETURN_IF_ERROR(WriteAt(file, path, 0, content));
   if (fsync(file.get()) != 0) return FileError(errno, "sync", path);
   return Annotate(file.Close(), absl::StrCat("cannot close \"", path, "\""));
+}
+
+// The descriptor, or -1 with errno.
+int OpenUninterrupted(const std::string& path, int flags) {
+  int fd;
+  do {
+    fd = open(path.c_str(), flags | O_CLOEXEC, 0644);
+  } while (fd < 0 && errno == EINTR);
+  return fd;
 }
 
 // What is full, broken or used up here and now, and works again once somebody has made room. Abseil calls some of it
@@ -45,6 +47,8 @@ bool IsStateOfTheSystem(int error_number) {
     case EROFS:
     case EMFILE:
     case ENFILE:
+    case ENOMEM:
+    case ENOBUFS:
       return true;
     default:
       return false;
@@ -82,12 +86,19 @@ absl::Status FileError(int error_number, absl::string_view action, const std::st
 }
 
 absl::StatusOr<FileDescriptor> OpenFile(const std::string& path, int flags) {
-  int fd;
-  do {
-    fd = open(path.c_str(), flags | O_CLOEXEC, 0644);
-  } while (fd < 0 && errno == EINTR);
+  const int fd = OpenUninterrupted(path, flags);
   if (fd < 0) return FileError(errno, (flags & O_CREAT) != 0 ? "create" : "open", path);
   return FileDescriptor(fd);
+}
+
+absl::StatusOr<TemporaryFile> CreateTemporaryFile(const std::string& path) {
+  static std::atomic<int64_t> counter{0};  // of this process: its threads may write the same file at once
+  while (true) {
+    std::string name = absl::StrCat(path, ".tmp.", getpid(), ".", counter.fetch_add(1));
+    const int fd = OpenUninterrupted(name, O_RDWR | O_CREAT | O_EXCL);
+    if (fd >= 0) return TemporaryFile{.file = FileDescriptor(fd), .path = std::move(name)};
+    if (errno != EEXIST) return FileError(errno, "create", path);  // else it is of a process that had this number
+  }
 }
 
 absl::StatusOr<std::string> ReadFile(const std::string& path, int64_t max_bytes) {
@@ -140,11 +151,11 @@ absl::Status CheckReplaceable(const std::string& path) {
 
 absl::Status WriteFileAtomically(const std::string& path, absl::string_view content) {
   EPS_RETURN_IF_ERROR(CheckReplaceable(path));
-  const std::string temporary = TemporaryName(path);
-  absl::Status status = WriteAndSync(temporary, content);
-  if (status.ok() && rename(temporary.c_str(), path.c_str()) != 0) status = FileError(errno, "replace", path);
+  EPS_ASSIGN_OR_RETURN(TemporaryFile temporary, CreateTemporaryFile(path));
+  absl::Status status = WriteAndClose(temporary.file, path, content);
+  if (status.ok() && rename(temporary.path.c_str(), path.c_str()) != 0) status = FileError(errno, "replace", path);
   if (!status.ok()) {
-    unlink(temporary.c_str());
+    unlink(temporary.path.c_str());
     return status;
   }
   return SyncDirectory(DirName(path));

@@ -33,12 +33,21 @@ class FileDescriptor {
 
 // "cannot open "x.txt": No such file or directory", with the code that fits `error_number`:
 // NOT_FOUND, ALREADY_EXISTS, PERMISSION_DENIED, ...; UNAVAILABLE for a disk that is full, read-only or broken, and for
-// too many open files: never RESOURCE_EXHAUSTED, by which a program says that a run does not fit (exit_code.h).
-// `action` is a verb.
+// too many open files or too little memory: never RESOURCE_EXHAUSTED, by which a program says that a run does not fit
+// (exit_code.h). `action` is a verb.
 absl::Status FileError(int error_number, absl::string_view action, const std::string& path);
 
 // `flags` as for open(2); O_CLOEXEC is added, a new file gets mode 0644 less the umask. Errors: FileError's.
 absl::StatusOr<FileDescriptor> OpenFile(const std::string& path, int flags);
+
+// A new file beside `path`, in which something is written before it takes that name: PATH.tmp.PID.N, N the first that
+// is free. What a killed process left under such a name stays.
+struct TemporaryFile {
+  FileDescriptor file;  // to be read and written
+  std::string path;
+};
+// Errors: FileError's, naming `path`
+absl::StatusOr<TemporaryFile> CreateTemporaryFile(const std::string& path);
 
 // The whole file. Errors: FileError's · INVALID_ARGUMENT longer than `max_bytes`, or no file but a pipe or the like,
 // whose reader might wait for ever

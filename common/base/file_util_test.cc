@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
 #include "common/base/exit_code.h"
 #include "common/testing/status_matchers.h"
 #include "common/testing/temp_dir.h"
@@ -34,6 +35,17 @@ TEST(FileUtilTest, WhatIsWrittenIsRead) {
   EXPECT_OK(WriteFileAtomically(dir.File("a"), ""));
   EXPECT_THAT(ReadFile(dir.File("a")), IsOkAndHolds(""));
   EXPECT_EQ(Names(dir.path()), std::vector<std::string>{"a"});
+}
+
+TEST(FileUtilTest, WhatAKilledProcessLeftIsInNobodysWay) {
+  const TempDir dir;
+  ASSERT_OK_AND_ASSIGN(const TemporaryFile first, CreateTemporaryFile(dir.File("a")));
+  const size_t number_at = first.path.rfind('.') + 1;
+  const int number = std::stoi(first.path.substr(number_at));
+  const std::string next = absl::StrCat(first.path.substr(0, number_at), number + 1);
+  ASSERT_OK(OpenFile(next, O_WRONLY | O_CREAT));  // as another process of this number had it
+  EXPECT_OK(WriteFileAtomically(dir.File("a"), "x"));
+  EXPECT_THAT(ReadFile(dir.File("a")), IsOkAndHolds("x"));
 }
 
 TEST(FileUtilTest, AMissingFileIsNamed) {
@@ -89,7 +101,7 @@ TEST(FileUtilTest, AFullDiskIsNamedAsSuch) {
 }
 
 TEST(FileUtilTest, OnlyWhatTheCallerNamedIsBadInput) {
-  for (const int error_number : {ENOSPC, EDQUOT, EFBIG, EROFS, EIO, EMFILE, ENFILE}) {
+  for (const int error_number : {ENOSPC, EDQUOT, EFBIG, EROFS, EIO, EMFILE, ENFILE, ENOMEM, ENOBUFS}) {
     EXPECT_EQ(StartExitCode(FileError(error_number, "write", "a")), kExitFailed) << strerror(error_number);
   }
   for (const int error_number : {ENOENT, EACCES, EEXIST, ENOTDIR}) {

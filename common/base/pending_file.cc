@@ -6,7 +6,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <atomic>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -16,11 +15,6 @@ namespace eps {
 namespace {
 
 constexpr size_t kCopyBytes = 1 << 20;
-
-std::string TemporaryName(const std::string& path) {
-  static std::atomic<int64_t> counter{0};
-  return absl::StrCat(path, ".tmp.", getpid(), ".", counter.fetch_add(1));
-}
 
 }  // namespace
 
@@ -32,12 +26,8 @@ absl::StatusOr<std::unique_ptr<PendingFile>> PendingFile::Create(const std::stri
   } while (fd < 0 && errno == EINTR);
   if (fd >= 0) return std::unique_ptr<PendingFile>(new PendingFile(path, FileDescriptor(fd), ""));
   // Old systems say EISDIR or ENOENT; what is wrong with the folder itself shows again.
-  const std::string temporary = TemporaryName(path);
-  do {
-    fd = open(temporary.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
-  } while (fd < 0 && errno == EINTR);
-  if (fd < 0) return FileError(errno, "create", path);
-  return std::unique_ptr<PendingFile>(new PendingFile(path, FileDescriptor(fd), temporary));
+  EPS_ASSIGN_OR_RETURN(TemporaryFile temporary, CreateTemporaryFile(path));
+  return std::unique_ptr<PendingFile>(new PendingFile(path, std::move(temporary.file), std::move(temporary.path)));
 }
 
 PendingFile::~PendingFile() {
@@ -78,10 +68,13 @@ absl::Status PendingFile::Publish() {
       return linkat(AT_FDCWD, self.c_str(), AT_FDCWD, name.c_str(), AT_SYMLINK_FOLLOW) == 0;
     };
     if (link_as(path_)) return Published();
-    // Only a free name can be given. What has taken it is replaced by way of a second one.
-    const std::string temporary = TemporaryName(path_);
-    if (errno != EEXIST || !link_as(temporary)) return FileError(errno, "create", path_);
-    temporary_ = temporary;
+    if (errno != EEXIST) return FileError(errno, "create", path_);
+    // Only a free name can be given. What has taken it is replaced by way of a second one, which was nobody's a moment
+    // ago.
+    EPS_ASSIGN_OR_RETURN(const TemporaryFile placeholder, CreateTemporaryFile(path_));
+    unlink(placeholder.path.c_str());
+    if (!link_as(placeholder.path)) return FileError(errno, "create", path_);
+    temporary_ = placeholder.path;
   }
   if (rename(temporary_.c_str(), path_.c_str()) != 0) return FileError(errno, "replace", path_);
   temporary_.clear();

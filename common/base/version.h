@@ -11,7 +11,7 @@ namespace eps {
 // Of the three programs, which are built and shipped together.
 inline constexpr char kVersion[] = "0.1.0";
 
-// What --version prints: "eps 0.1.0 (protocol 5)".
+// What --version prints: "eps 0.1.0 (protocol N)".
 inline std::string VersionText(const char* program) {
   return absl::StrCat(program, " ", kVersion, " (protocol ", kProtocolVersion, ")");
 }
