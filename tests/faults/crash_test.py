@@ -143,7 +143,7 @@ class OneVersionTest(SystemTest):
         steps = -1
         while steps != committed_steps(out):
             steps = committed_steps(out)
-            time.sleep(0.3)
+            time.sleep(0.3 * TIME_SCALE)
         os.kill(victim, signal.SIGKILL)
 
     def ends(self, process, code):

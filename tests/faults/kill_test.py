@@ -149,7 +149,7 @@ class KillTest(SystemTest):
                     self.assertIsNone(drain.poll())
                     time.sleep(0.01)
                 os.kill(pid if victim == "gpu_worker" else children(process.pid, victim)[0], signal.SIGKILL)
-                stdout, stderr = drain.communicate(timeout=60)
+                stdout, stderr = drain.communicate(timeout=60 * TIME_SCALE)
                 self.assertEqual((drain.returncode, stdout), (1, ""), stderr)
                 self.assertIn(said, stderr)
                 self.assertEqual(self.end(process, timeout=120)[0], 0 if victim == "gpu_worker" else 1)
@@ -160,6 +160,7 @@ class KillTest(SystemTest):
         wait_for_steps(process, out, 7)
         self.assertEqual(run([str(EPS), "drain", "--out", str(out), "1"]).returncode, 0)
         while len(children(process.pid, "gpu_worker")) > 1:
+            self.assertIsNone(process.poll())
             time.sleep(0.01)
         os.kill(children(process.pid, "gpu_worker")[0], signal.SIGKILL)
         returncode, stderr = self.end(process)

@@ -22,6 +22,7 @@ class RoomTest(ByHandTest):
         """Stands still for a while; returns which step that was."""
         before = committed_steps(out)
         while committed_steps(out) == before:
+            self.assertIsNone(worker.poll())
             time.sleep(0.001)
         worker.send_signal(signal.SIGSTOP)
         time.sleep(STOPPED_SECONDS * TIME_SCALE)

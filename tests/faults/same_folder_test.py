@@ -3,7 +3,7 @@
 import json
 import subprocess
 
-from eps_run import EPS, SystemTest, alone, model_hash, sample_text, start_train, summary, train, wait_for_steps
+from eps_run import EPS, TIME_SCALE, SystemTest, alone, model_hash, sample_text, start_train, summary, train, wait_for_steps
 
 RUN = {"steps": 300, "checkpoint": {"every_steps": 0}}
 
@@ -20,7 +20,8 @@ class SameFolderTest(SystemTest):
         for i in range(4):
             out = self.work.out(f"race-{i}")
             both = [start_train(spec, out) for _ in range(2)]
-            ends = sorted((process.wait(), process.communicate()[1]) for process in both)
+            said = [process.communicate(timeout=60 * TIME_SCALE)[1] for process in both]
+            ends = sorted((process.returncode, stderr) for process, stderr in zip(both, said))
             self.assertEqual([code for code, _ in ends], [0, 2], ends)
             self.assertIn("in use", ends[1][1])
             self.assertEqual(model_hash(out), model_hash(quiet))

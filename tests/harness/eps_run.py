@@ -5,6 +5,7 @@ From the environment: EPS_BIN, EPS_DEVICE, EPS_SANITIZER, EPS_TIME_SCALE (docs/o
 
 import ctypes
 import dataclasses
+import fnmatch
 import functools
 import hashlib
 import json
@@ -396,14 +397,17 @@ def die_with(parent):
         os._exit(1)
 
 
+def cases_that_match(folders, patterns):
+    loader = unittest.TestLoader()
+    loader.testNamePatterns = list(patterns)
+    return [case for folder in folders
+            for case in cases_of(loader.discover(str(folder), pattern="*_test.py", top_level_dir=str(folder)))]
+
+
 def run_share(folders, patterns, share, shares, *, apart):
     """Every `shares`-th case of those that a pattern matches, from number `share` on; of those that run alone if
     `apart`, else of the others."""
-    loader = unittest.TestLoader()
-    loader.testNamePatterns = list(patterns)
-    cases = [case for folder in folders
-             for case in cases_of(loader.discover(str(folder), pattern="*_test.py", top_level_dir=str(folder)))]
-    cases = [case for case in cases if runs_alone(case) == apart]
+    cases = [case for case in cases_that_match(folders, patterns) if runs_alone(case) == apart]
     runner = unittest.TextTestRunner(verbosity=2, stream=WholeLines(sys.stdout), resultclass=TimedResult)
     return Ran.of(runner.run(unittest.TestSuite(cases[share::shares])))
 
@@ -413,8 +417,13 @@ def main(*folders, patterns=("*",), at_once=1):
     holds one; its last line counts the cases. `at_once`: processes that have a share of them each, but for cases that
     run alone, which come last.
 
-    Returns 77 when none of them could run here, 1 when one failed or there was none."""
+    Returns 77 when none of them could run here, 1 when one failed or there was none, or none that a pattern matches."""
     patterns = [f"*{word}*" for word in sys.argv[1:]] or list(patterns)
+    ids = [case.id() for case in cases_that_match(folders, patterns)]
+    missing = [pattern for pattern in patterns if not fnmatch.filter(ids, pattern)]
+    if missing:
+        print(f"no case is called {' or '.join(missing)}\n0 passed, 1 failed")
+        return 1
     start = time.monotonic()
     of_share = functools.partial(run_share, folders, patterns, shares=at_once, apart=False)
     if at_once == 1:
