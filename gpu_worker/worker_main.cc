@@ -175,9 +175,8 @@ int WorkerMain(int argc, char** argv, WorkerHooks hooks) {
       ->needs(measure);
   app.add_flag("--probe", probe, "Only start the device, say what it is, and end")->excludes(connect);
   app.footer(
-      "SIGINT, SIGTERM and SIGHUP let it leave once the step that it has a part in is finished; a second one ends it "
-      "at\n"
-      "once, and others do its part again, unless they have all of it.\n"
+      "SIGINT, SIGTERM and SIGHUP let it leave once the step that it has a part in is finished; a second one\n"
+      "ends it at once, and others do its part again, unless they have all of it.\n"
       "Exit codes: 0 done, 1 failed, 2 bad usage, 3 the run does not fit the device memory, 129, 130 or 143\n"
       "left for a signal.");
   try {

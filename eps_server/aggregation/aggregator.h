@@ -71,8 +71,7 @@ class Aggregator {
   // Calls `answer` at once, or when the window has room, or when the step is over, or at Stop.
   //
   // Errors: (given to `answer`) INVALID_ARGUMENT naming the field: no such blob or use, a frozen or dropped blob, not a
-  //          node of
-  //         the tree, a dtype that a node may not have (16 bits only for leaves, and only if the
+  //         node of the tree, a dtype that a node may not have (16 bits only for leaves, and only if the
   //         run's gradients are that), nonfinite_vnode not in the node, chunks that the blob does not have, or none
   //         (first_chunk, num_chunks), a step that was not begun ·
   //         RESOURCE_EXHAUSTED too many offers wait · Stop's reason

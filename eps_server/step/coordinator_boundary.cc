@@ -153,7 +153,7 @@ void CoordinatorImpl::OnWritten(Version version, absl::StatusOr<std::string> pat
     if (!path.ok() && EndsWithCheckpointOf(version)) {
       next = "the run fails: it was to end with this one";
       FailLocked(ended_for_.ok() ? Annotate(path.status(), "the last checkpoint") : ended_for_);
-    } else if (version.value() >= end_) {
+    } else if (!path.ok() && version.value() >= end_) {
       next = "the run ends without it, as checkpoint.last is false";
     }
     Wake();

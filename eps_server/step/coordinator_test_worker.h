@@ -50,14 +50,15 @@ class FakeWorker {
   // What it does from its first message on.
   struct Manners {
     bool holds_records = false;      // sends contributions, but no record until ReleaseRecords
-    bool holds_evaluations = false;  // computes an evaluation's vnodes, but sends no record of them until ReleaseEvaluations
+    bool holds_evaluations = false;  // sends no record of an evaluation's vnodes until ReleaseEvaluations
     bool breaks_loss = false;        // sends records whose loss is no number
   };
   FakeWorker(TestRun& run, Manners manners) : FakeWorker(run, kNever, 0, nullptr, manners) {}
   // Dies, without a word, before it sends its `dies_at`th message (chunks and records).
   explicit FakeWorker(TestRun& run, int dies_at = kNever) : FakeWorker(run, dies_at, 0, nullptr, {}) {}
   // Each vnode takes it so many seconds of `clock`. It says that beside them it waited for versions, for much longer.
-  FakeWorker(TestRun& run, int64_t vnode_seconds, FakeClock& clock) : FakeWorker(run, kNever, vnode_seconds, &clock, {}) {}
+  FakeWorker(TestRun& run, int64_t vnode_seconds, FakeClock& clock)
+      : FakeWorker(run, kNever, vnode_seconds, &clock, {}) {}
   ~FakeWorker() {
     channel_->Close();
     thread_.join();

@@ -96,9 +96,8 @@ class Event {
 //
 // Errors:  the first failure (of a host call, or an aborted wait) makes the stream fail: what is queued
 //          behind it is skipped, but events are still recorded, so that nothing waits for ever; every
-//          later Synchronize returns that first error, until Device::Recover. In front stands the label of the work
-// that
-//          failed; where a device finds out later, of the work that found it, and the message says so.
+//          later Synchronize returns that first error, until Device::Recover. In front stands the label of the
+//          work that failed; where a device finds out later, of the work that found it, and the message says so.
 // Threads: one at a time
 class Stream {
  public:

@@ -104,7 +104,7 @@ TEST(NcclGroupTest, WhatNcclRefusesIsToldAndTheStreamsGoOn) {
   for (const StreamId id : {StreamId::kIn, StreamId::kOut}) EXPECT_OK(device->stream(id).Synchronize());
 }
 
-// As the library where a connection between two hosts' GPUs breaks while an exchange is on its way.
+// As the library where a connection between two GPUs breaks while an exchange is on its way.
 class Breaking : public NcclApi {
  public:
   std::string version() const override { return nccl_->version(); }

@@ -12,14 +12,15 @@
 
 namespace eps::worker {
 
-// How much an UpdateLoop is to go through, so that little of it is still in a cache when it comes round: six times what the
-// last-level caches of all sockets hold, as Linux lists them; 2 GiB, if that is less and twice as much as they hold, and
-// where none is listed; but at most an eighth of `room_bytes`, and one window at least. Caches that see the same go by again
-// and again may keep a part of it: with twice what they hold updates seemed twice as fast as they were on an H200's host.
+// How much an UpdateLoop is to go through, so that little of it is still in a cache when it comes round: six times what
+// the last-level caches of all sockets hold, as Linux lists them; 2 GiB, if that is less and twice as much as they hold,
+// and where none is listed; but at most an eighth of `room_bytes`, and one window at least. Caches that see the same go
+// by again and again may keep a part of it: with twice what they hold updates seemed twice as fast as they were on an
+// H200's host.
 int64_t UpdateStateBytes(const TextReader& read, int64_t room_bytes);
 
-// Stands for the daemon's updates: reads and writes what a fused AdamW does, element by element, window after window. The
-// state of a model that is worth a relay is in no cache.
+// Stands for the daemon's updates: reads and writes what a fused AdamW does, element by element, window after window.
+// The state of a model that is worth a relay is in no cache.
 //
 // Threads: one at a time
 class UpdateLoop {

@@ -208,7 +208,8 @@ TEST_F(GrpcTransportTest, APartIsOfferedAsOneAndItsChunksKeepTheirIndices) {
 TEST_F(GrpcTransportTest, AChunkOfAnotherOrderIsDataLoss) {
   EXPECT_THAT(PullWith([](ChunkHeader& h) { h.chunk = 0; }), StatusIs(StatusCode::kDataLoss, "chunk: "));
   EXPECT_THAT(Pull(), StatusIs(StatusCode::kDataLoss, "chunk: "));  // it stays failed
-  transport_.reset();                                               // calls nobody afterwards
+  // Once it is gone it calls nobody.
+  transport_.reset();
   MutexLock lock(mu_);
   EXPECT_EQ(failures_.size(), 1u);
 }

@@ -64,8 +64,8 @@ __device__ __forceinline__ ActFp16 FromFloat<ActFp16>(float x) {
 #endif
 }
 
-// exp(x) for x <= 0, within a few roundings of x, by six instructions less than expf's (sm_90a); 0 from exp(-87) down, where
-// it is added to 1 or more.
+// exp(x) for x <= 0, within a few roundings of x, by six instructions less than expf's (sm_90a); 0 from exp(-87) down,
+// where it is added to 1 or more.
 __device__ __forceinline__ float ExpOf(float x) {
   constexpr float kLog2E = 1.44269504f;
 #ifdef __CUDACC__
