@@ -141,7 +141,10 @@ class TrainingDaemon final : public Daemon {
     if (options_.window_bytes > 0) memory.contribution_window_bytes = options_.window_bytes;
     expected_resident_bytes_ = memory.total_bytes();
     checkpoint_buffer_bytes_ = memory.capture_bytes;
-    floor_bytes_per_second_ = MeasureMemorySpeed(options_.threads, kFloorTime).per_thread();
+    // A smaller state may lie in caches, which are faster: it has no floor in the memory.
+    if (memory.model_state_bytes() >= static_cast<int64_t>(kMemorySpeedBytes)) {
+      floor_bytes_per_second_ = MeasureMemorySpeed(options_.threads, kFloorTime).per_thread();
+    }
     EPS_RETURN_IF_ERROR(BeginStage("taking memory"));
     EPS_ASSIGN_OR_RETURN(store_, CreateStore(model_, run_, expected_resident_bytes_));
     if (GoesOn()) {

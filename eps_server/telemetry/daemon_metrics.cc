@@ -131,7 +131,7 @@ constexpr MetricSpec kUpdateFloor{
     .help =
         "What a plain loop reads and writes in memory in a second on one of the optimizer's threads beside the "
         "others, measured when the daemon started: the most that eps_update_bytes_total can grow by in a busy "
-        "second."};
+        "second. None of a model whose state is less than 64 MiB, which caches may hold."};
 constexpr MetricSpec kUpdateBusy{
     .name = "eps_update_busy_seconds_total",
     .type = kCounter,

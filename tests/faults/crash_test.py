@@ -5,10 +5,11 @@ import os
 import signal
 import time
 
-from eps_run import (DEVICE, EPS, TIME_SCALE, SystemTest, alone, children, committed_steps, model_hash, run, start_train,
+from eps_run import (DEVICE, EPS, TIME_SCALE, SystemTest, children, committed_steps, model_hash, run, start_train,
                      summary, train, wait_for_steps)
 
 LONG = {"steps": 300, "checkpoint": {"every_steps": 10, "keep": 3}}
+ENDLESS = {**LONG, "steps": 1_000_000}  # of cases that end it, however long what they do meanwhile takes
 
 
 class CrashTest(SystemTest):
@@ -17,6 +18,7 @@ class CrashTest(SystemTest):
     def setUp(self):
         super().setUp()
         self.spec = self.work.spec(LONG)
+        self.endless = self.work.spec(ENDLESS, name="endless.json")
 
     def ends(self, process, code):
         _, stderr = process.communicate(timeout=120 * TIME_SCALE)
@@ -70,12 +72,11 @@ class CrashTest(SystemTest):
         self.ends_like_a_quiet_run(process, out)
         self.assertEqual(committed_steps(out), LONG["steps"])  # each step has one line, though some were done twice
 
-    @alone
     def test_no_more_than_was_allowed(self):
         for name in ("gpu_worker", "eps_server"):
             with self.subTest(name):
                 out = self.work.out(f"bounded-{name}")
-                process = start_train(self.spec, out, "--restarts", 1)
+                process = start_train(self.endless, out, "--restarts", 1)
                 wait_for_steps(process, out, 12)
                 killed = self.kill(process, name)
                 os.kill(self.another(process, name, than=killed), signal.SIGKILL)
@@ -100,10 +101,12 @@ class CrashTest(SystemTest):
 
     def test_a_worker_that_was_let_go_is_not_started_again(self):
         out = self.work.out("drained")
-        process = start_train(self.spec, out, "--workers", 2, "--restarts", 5)
+        process = start_train(self.endless, out, "--workers", 2, "--restarts", 5)
         wait_for_steps(process, out, 7)
         self.assertEqual(run([str(EPS), "drain", "--out", str(out), "1"]).returncode, 0)
-        self.ends_like_a_quiet_run(process, out)
+        wait_for_steps(process, out, committed_steps(out) + 20)
+        process.send_signal(signal.SIGTERM)
+        self.ends(process, 143)
         self.assertFalse((out / "logs" / "gpu_worker-3.log").exists())
 
     def test_a_worker_that_cannot_start_is_not_started_again(self):

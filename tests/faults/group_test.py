@@ -5,7 +5,7 @@ import re
 import signal
 import time
 
-from eps_run import TIME_SCALE, ByHandTest, SystemTest, children, model_hash, start_train, summary, wait_for_steps
+from eps_run import TIME_SCALE, ByHandTest, SystemTest, children, long, model_hash, start_train, summary, wait_for_steps
 
 # Blobs of several chunks, so that members have different parts of them, and eight vnodes, so that eight have work.
 GROUPED = {
@@ -81,6 +81,7 @@ class GroupTest(Grouped, SystemTest):
                 self.same(out, expected)
                 self.assertEqual(self.groups_formed(out)[-1], 2)
 
+    @long
     def test_a_group_of_any_size_gives_the_bits_of_one_worker(self):
         for name, changes in {"shared-bf16": {"transport": "SHARED_MEMORY"},
                               "grpc-fp32": {"transport": "GRPC", "precision": {"wire": "FP32", "gradients": "FP32"}},
@@ -94,6 +95,7 @@ class GroupTest(Grouped, SystemTest):
                     self.assertNotIn("group_failed", self.log(out))
                     self.same(out, expected)
 
+    @long
     def test_a_member_killed_in_mid_step_changes_no_bit_and_the_others_form_a_new_group(self):
         for transport in ("SHARED_MEMORY", "GRPC"):
             spec, expected = self.quiet_run(transport, {"steps": 60, "transport": transport})
@@ -122,6 +124,7 @@ class GroupTest(Grouped, SystemTest):
         self.same(out, expected)
         self.assertEqual(self.groups_formed(out), [4, 3, 2])
 
+    @long
     def test_a_member_that_hangs_is_given_up_and_the_run_goes_on(self):
         spec, expected = self.quiet_run("grpc", {"steps": 60, "transport": "GRPC"})
         out = self.work.out("hangs")

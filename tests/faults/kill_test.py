@@ -8,11 +8,13 @@ import socket
 import subprocess
 import time
 
-from eps_run import (EPS, TIME_SCALE, SystemTest, alone, children, committed_steps, latest_checkpoint, model_hash, run,
+from eps_run import (EPS, TIME_SCALE, SystemTest, children, committed_steps, latest_checkpoint, long, model_hash, run,
                      start_train, summary, train, train_command, wait_for_steps)
 
 # So many steps that a test which is held up for a second still finds the run going on.
 LONG = {"steps": 300, "checkpoint": {"every_steps": 10, "keep": 3}}
+# Of cases that run commands beside it, however long these take: they end it.
+ENDLESS = {"steps": 1_000_000, "checkpoint": {"every_steps": 0}, "transport": "SHARED_MEMORY"}
 NO_CHECKPOINTS = ("--set", "checkpoint.every_steps=0")  # changes no bit, and is faster
 
 
@@ -25,6 +27,7 @@ class KillTest(SystemTest):
             "bf16": self.work.spec({**LONG, "transport": "SHARED_MEMORY"}, name="bf16.json"),
             "fp32": self.work.spec({**LONG, "precision": {"wire": "FP32", "gradients": "FP32"}, "transport": "GRPC"},
                                    name="fp32.json"),
+            "endless": self.work.spec(ENDLESS, name="endless.json"),
         }
 
     def quiet_run(self, name):
@@ -38,6 +41,12 @@ class KillTest(SystemTest):
         bits, losses = self.quiet_run(name)
         self.assertEqual(model_hash(out), bits)
         self.assertEqual(summary(out)["loss"], losses)
+
+    def losses_are_those_of_a_quiet_run(self, out):
+        """Of an endless one. Each depends on every weight that the steps before it left."""
+        losses, quiet = summary(out)["loss"], self.work.out("endless-quiet")
+        self.interrupt(self.specs["endless"], quiet, len(losses))
+        self.assertEqual(losses, summary(quiet)["loss"][:len(losses)])
 
     def resume(self, name, out, *args):
         self.train_ok(self.specs[name], out, "--resume", *NO_CHECKPOINTS, *args)
@@ -53,6 +62,11 @@ class KillTest(SystemTest):
         while not (out / "checkpoints" / "latest").exists():
             self.assertLess(time.monotonic(), deadline, "no checkpoint was written")
             time.sleep(0.001)
+
+    def wait_until_one_worker_is_left(self, process):
+        while len(children(process.pid, "gpu_worker")) > 1:
+            self.assertIsNone(process.poll())
+            time.sleep(0.01)
 
     def test_interrupted_by_signal_the_step_is_finished_and_a_resume_gives_the_same_bits(self):
         for name, number, code in (("bf16", signal.SIGINT, 130), ("fp32", signal.SIGTERM, 143)):
@@ -106,11 +120,10 @@ class KillTest(SystemTest):
             self.assertNotIn("worker_lost", log)
             self.finishes_like_a_quiet_run(name, out)
 
-    @alone
     def test_a_drained_worker_finishes_its_part_and_the_last_one_cannot_be(self):
         out = self.work.out("drained")
         drain = [str(EPS), "drain", "--out", str(out)]
-        process = start_train(self.specs["bf16"], out, "--workers", 3, *NO_CHECKPOINTS)
+        process = start_train(self.specs["endless"], out, "--workers", 3)
         wait_for_steps(process, out, 7)
         for given, said in ((["99"], "worker 99: none of that number is attached"),
                             (["1", "2", "3"], "no other worker is ready"),
@@ -125,20 +138,22 @@ class KillTest(SystemTest):
         status = json.loads(run([str(EPS), "status", "--json", "--out", str(out)]).stdout)
         self.assertEqual([worker["worker_id"] for worker in status["workers"]], ["1", "3"])
         self.assertEqual(run([*drain, "1", "--no-wait"]).returncode, 0)
-        returncode, stderr = self.end(process, timeout=120)
-        self.assertEqual(returncode, 0, stderr)
-        self.assertNotIn("ended", stderr)
+        self.wait_until_one_worker_is_left(process)
+        wait_for_steps(process, out, committed_steps(out) + 5)
+        process.send_signal(signal.SIGINT)
+        returncode, stderr = self.end(process)
+        self.assertEqual(returncode, 130, stderr)
+        self.assertNotIn("gpu_worker", stderr)
         log = (out / "logs" / "eps_server.log").read_text()
         self.assertEqual(log.count("worker_drained"), 2)
         self.assertNotIn("worker_lost", log)
-        self.finishes_like_a_quiet_run("bf16", out)
+        self.losses_are_those_of_a_quiet_run(out)
 
-    @alone
     def test_drain_says_so_when_its_worker_or_the_daemon_dies_meanwhile(self):
         for victim, said in (("gpu_worker", "worker 1 was lost while leaving"), ("eps_server", "is not known: ")):
             with self.subTest(victim):
                 out = self.work.out(f"drain-{victim}-killed")
-                process = start_train(self.specs["bf16"], out, "--workers", 2, *NO_CHECKPOINTS)
+                process = start_train(self.specs["endless"], out, "--workers", 2)
                 wait_for_steps(process, out, 7)
                 status = json.loads(run([str(EPS), "status", "--json", "--out", str(out)]).stdout)
                 pid = int(next(worker["process_id"] for worker in status["workers"] if worker["worker_id"] == "1"))
@@ -152,20 +167,26 @@ class KillTest(SystemTest):
                 stdout, stderr = drain.communicate(timeout=60 * TIME_SCALE)
                 self.assertEqual((drain.returncode, stdout), (1, ""), stderr)
                 self.assertIn(said, stderr)
-                self.assertEqual(self.end(process, timeout=120)[0], 0 if victim == "gpu_worker" else 1)
+                if victim == "gpu_worker":
+                    wait_for_steps(process, out, committed_steps(out) + 5)
+                    process.send_signal(signal.SIGINT)
+                self.assertEqual(self.end(process)[0], 130 if victim == "gpu_worker" else 1)
 
     def test_a_run_whose_last_worker_dies_after_others_were_drained_ends(self):
         out = self.work.out("drained-then-killed")
-        process = start_train(self.specs["bf16"], out, "--workers", 2, *NO_CHECKPOINTS)
+        process = start_train(self.specs["endless"], out, "--workers", 2)
         wait_for_steps(process, out, 7)
         self.assertEqual(run([str(EPS), "drain", "--out", str(out), "1"]).returncode, 0)
-        while len(children(process.pid, "gpu_worker")) > 1:
-            self.assertIsNone(process.poll())
-            time.sleep(0.01)
+        self.wait_until_one_worker_is_left(process)
         os.kill(children(process.pid, "gpu_worker")[0], signal.SIGKILL)
         returncode, stderr = self.end(process)
         self.assertEqual(returncode, 1, stderr)
-        self.resume("bf16", out)
+        before = committed_steps(out)
+        resumed = start_train(self.specs["endless"], out, "--resume")
+        wait_for_steps(resumed, out, before + 5)
+        resumed.send_signal(signal.SIGINT)
+        self.assertEqual(self.end(resumed)[0], 130)
+        self.losses_are_those_of_a_quiet_run(out)
 
     def test_a_worker_that_leaves_finishes_the_step_when_the_others_die_in_it(self):
         out = self.work.out("leaving-alone")
@@ -263,8 +284,8 @@ class KillTest(SystemTest):
         out, folder = self.work.out("short"), self.work.out("temporary")
         self.train_ok(self.work.spec({"steps": 2}), out)
         folder.mkdir()
-        process = subprocess.Popen([str(EPS), "sample", "--checkpoint", str(out), "--tokens", "1000000"], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                                   env={**os.environ, "TMPDIR": str(folder)})
+        process = subprocess.Popen([str(EPS), "sample", "--checkpoint", str(out), "--tokens", "1000000"],
+                                   stdout=subprocess.PIPE, stderr=subprocess.PIPE, env={**os.environ, "TMPDIR": str(folder)})
         self.assertTrue(process.stdout.read(40))  # it is under way
         self.assertEqual(len(list(folder.iterdir())), 1)
         pids = children(process.pid, "gpu_worker") + children(process.pid, "eps_server")
@@ -288,6 +309,7 @@ class KillTest(SystemTest):
             self.assertEqual(returncode, 0, stderr)
             self.finishes_like_a_quiet_run("bf16", out)
 
+    @long
     def test_a_worker_that_stops_answering_loses_its_lease_and_the_run_goes_on(self):
         out = self.work.out("stopped")
         process = start_train(self.specs["bf16"], out, "--workers", 2, *NO_CHECKPOINTS)
@@ -401,9 +423,11 @@ class KillTest(SystemTest):
 
     def test_a_folder_with_a_run_in_progress_is_left_to_it(self):
         out = self.work.out("busy")
-        process = start_train(self.specs["bf16"], out, *NO_CHECKPOINTS)
+        process = start_train(self.specs["endless"], out)
         wait_for_steps(process, out, 12)
-        self.refused(train(self.specs["bf16"], out, "--resume"), 2, "in use")
-        returncode, stderr = self.end(process, timeout=120)
-        self.assertEqual(returncode, 0, stderr)
-        self.finishes_like_a_quiet_run("bf16", out)
+        self.refused(train(self.specs["endless"], out, "--resume"), 2, "in use")
+        wait_for_steps(process, out, committed_steps(out) + 5)
+        process.send_signal(signal.SIGINT)
+        returncode, stderr = self.end(process)
+        self.assertEqual(returncode, 130, stderr)
+        self.losses_are_those_of_a_quiet_run(out)

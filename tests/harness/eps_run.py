@@ -37,6 +37,13 @@ CANNOT_RUN_HERE = 77  # exit code, as ./test understands it
 # Cases that run at the same time. One alone leaves cores idle, as processes start, end and wait for each other; more would
 # take each other's time.
 AT_ONCE = min(4, len(os.sched_getaffinity(0)))
+WAITING_AT_ONCE = 3 * AT_ONCE // 2  # of cases that wait, for leases and deadlines, about as long as they compute
+
+
+def long(case):
+    """A case that takes much of the time of all: it begins first, so that the others run beside it."""
+    case.is_long = True
+    return case
 
 
 def alone(case):
@@ -325,6 +332,9 @@ class WholeLines:
             self.out.write("\n".join(lines) + "\n")
             self.out.flush()
 
+    def writeln(self, text=""):
+        self.write(text + "\n")
+
     def flush(self):
         pass
 
@@ -358,6 +368,10 @@ class Ran:
     errors: list
 
     @classmethod
+    def nothing(cls):
+        return cls(set(), set(), set(), {}, [])
+
+    @classmethod
     def of(cls, result):
         # A case may fail in several of its subtests, and is counted once.
         case_of = lambda test: getattr(test, "test_case", test).id()  # noqa: E731
@@ -386,8 +400,8 @@ def cases_of(suite):
             yield part
 
 
-def runs_alone(case):
-    return hasattr(case, "runs_alone") or hasattr(getattr(case, case._testMethodName, None), "runs_alone")
+def is_marked(case, mark):
+    return hasattr(case, mark) or hasattr(getattr(case, case._testMethodName, None), mark)
 
 
 def die_with(parent):
@@ -397,42 +411,41 @@ def die_with(parent):
         os._exit(1)
 
 
+@functools.cache
 def cases_that_match(folders, patterns):
+    """By their names."""
     loader = unittest.TestLoader()
     loader.testNamePatterns = list(patterns)
-    return [case for folder in folders
-            for case in cases_of(loader.discover(str(folder), pattern="*_test.py", top_level_dir=str(folder)))]
+    return {case.id(): case for folder in folders
+            for case in cases_of(loader.discover(str(folder), pattern="*_test.py", top_level_dir=str(folder)))}
 
 
-def run_share(folders, patterns, share, shares, *, apart):
-    """Every `shares`-th case of those that a pattern matches, from number `share` on; of those that run alone if
-    `apart`, else of the others."""
-    cases = [case for case in cases_that_match(folders, patterns) if runs_alone(case) == apart]
-    runner = unittest.TextTestRunner(verbosity=2, stream=WholeLines(sys.stdout), resultclass=TimedResult)
-    return Ran.of(runner.run(unittest.TestSuite(cases[share::shares])))
+def run_case(folders, patterns, name):
+    result = TimedResult(WholeLines(sys.stdout), descriptions=True, verbosity=2)
+    unittest.TestSuite([cases_that_match(folders, patterns)[name]]).run(result)
+    return Ran.of(result)
 
 
 def main(*folders, patterns=("*",), at_once=1):
     """Runs the cases of every *_test.py in the folders that a pattern matches, or all, if words are given, whose name
-    holds one; its last line counts the cases. `at_once`: processes that have a share of them each, but for cases that
-    run alone, which come last.
+    holds one; its last line counts the cases. `at_once`: processes that each take one case after another, but for cases
+    that run alone, which come last.
 
     Returns 77 when none of them could run here, 1 when one failed or there was none, or none that a pattern matches."""
-    patterns = [f"*{word}*" for word in sys.argv[1:]] or list(patterns)
-    ids = [case.id() for case in cases_that_match(folders, patterns)]
-    missing = [pattern for pattern in patterns if not fnmatch.filter(ids, pattern)]
+    patterns = tuple(f"*{word}*" for word in sys.argv[1:]) or tuple(patterns)
+    cases = cases_that_match(folders, patterns)
+    missing = [pattern for pattern in patterns if not fnmatch.filter(cases, pattern)]
     if missing:
         print(f"no case is called {' or '.join(missing)}\n0 passed, 1 failed")
         return 1
     start = time.monotonic()
-    of_share = functools.partial(run_share, folders, patterns, shares=at_once, apart=False)
-    if at_once == 1:
-        ran = of_share(0)
-    else:
-        # A process that dies ends this with an error.
-        with ProcessPoolExecutor(at_once, multiprocessing.get_context("fork"), die_with, (os.getpid(),)) as pool:
-            ran = functools.reduce(Ran.__add__, pool.map(of_share, range(at_once)))
-    ran += run_share(folders, patterns, 0, 1, apart=True)
+    run_one = functools.partial(run_case, folders, patterns)
+    apart = [name for name, case in cases.items() if is_marked(case, "runs_alone")]
+    beside = sorted(cases.keys() - set(apart), key=lambda name: (not is_marked(cases[name], "is_long"), name))
+    # A process that dies ends this with an error.
+    with ProcessPoolExecutor(at_once, multiprocessing.get_context("fork"), die_with, (os.getpid(),)) as pool:
+        ran = functools.reduce(Ran.__add__, pool.map(run_one, beside), Ran.nothing())
+    ran = functools.reduce(Ran.__add__, map(run_one, apart), ran)
     print("\n".join(ran.errors), end="\n" if ran.errors else "")
     ran.print_slowest(time.monotonic() - start)
     failed, skipped = len(ran.failed), len(ran.skipped)

@@ -7,7 +7,7 @@ import time
 import unittest
 
 import dashboard_picture
-from eps_run import SystemTest, children, run, start_train, wait_for_steps
+from eps_run import SystemTest, children, long, run, start_train, wait_for_steps
 from page_test import metrics_address
 from prometheus import DEPLOY, PROGRAMS, Prometheus, dashboard_queries
 
@@ -33,12 +33,15 @@ class RulesTest(unittest.TestCase):
 
 @unittest.skipUnless(all(PROGRAMS), "prometheus is not installed")
 class PrometheusTest(SystemTest):
+    @long
     def test_a_run_that_loses_a_worker_as_prometheus_sees_it(self):
         out = self.work.out("out")
         begin = time.time()
-        process = start_train(self.work.spec({"steps": 1000000, "checkpoint": {"every_steps": 200},
-                                               "evaluation": {"held_out": 0.01, "every_steps": 5, "samples": 16}}), out,
-                              "--workers", 2, "--threads", 1)
+        spec = self.work.spec({"steps": 1000000, "checkpoint": {"every_steps": 50},
+                               "model": {"layers": 2, "d_model": 512},  # a state that no cache holds
+                               "batch": {"virtual_nodes": 4, "micro_batches": 1, "micro_batch": 1},
+                               "evaluation": {"held_out": 0.01, "every_steps": 5, "samples": 16}})
+        process = start_train(spec, out, "--workers", 2, "--threads", 1)
         prometheus = None
         try:
             wait_for_steps(process, out, 5)

@@ -1,5 +1,6 @@
 """Against PyTorch: from the same GPT-2 folder and data, fp32, every loss and every exported weight within 1e-4."""
 
+from eps_run import long
 from torch_gpt2_run import LAYERS, Gpt2Reference
 
 
@@ -16,6 +17,7 @@ class TorchTest(Gpt2Reference):
     def test_twenty_steps_with_frozen_tensors_and_exact_clipping(self):
         self.compare(0.3, "COSINE", freeze=("transformer.w*", "transformer.h.0.*", "*.1.attn.*", "*.2.ln_1.weight"))
 
+    @long
     def test_twenty_steps_that_drop_layers_and_exact_clipping(self):
         self.compare(0.5, "COSINE", "--workers", 2, drop={"blocks": LAYERS, "share": 0.4})
 

@@ -4,8 +4,8 @@ import json
 import signal
 import unittest
 
-from eps_run import (BIN, TIME_SCALE, ByHandTest, SystemTest, committed_steps, latest_checkpoint, model_hash, run,
-                     summary, train, wait_for_steps)
+from eps_run import (BIN, TIME_SCALE, ByHandTest, SystemTest, committed_steps, latest_checkpoint, long, model_hash,
+                     run, summary, train, wait_for_steps)
 
 # How far the losses of two device models may part in a hundred steps, of each step and of the last twenty together
 # (docs/notation.md): with wire and gradients in fp32, and in bf16.
@@ -45,6 +45,7 @@ class VectorsTest(SystemTest):
         self.assertRegex(NARROW, r"^cpu AVX2 onednn-[0-9.]+-avx2$")
 
     @unittest.skipIf(WIDEST == NARROW, "this processor has one kind of vectors")
+    @long
     def test_losses_of_two_device_models_part_by_no_more_than_is_said(self):
         for form, (bound, mean_bound) in BOUNDS.items():
             # Narrower models have the same bits: their products are single chains of fused multiply-adds.

@@ -4,8 +4,8 @@ import json
 import os
 import signal
 
-from eps_run import (EPS, SystemTest, children, committed_steps, model_hash, run, sample_text, start_train, summary, train,
-                     wait_for_steps)
+from eps_run import (EPS, SystemTest, children, committed_steps, long, model_hash, run, sample_text, start_train,
+                     summary, train, wait_for_steps)
 
 EVALUATION = {"path": "held.txt", "every_steps": 5}
 DROPOUT = {"model": {"dropout": 0.1}}
@@ -37,6 +37,7 @@ class EvaluationTest(SystemTest):
         self.train_ok(self.spec(), out)
         return evaluations(out), model_hash(out)
 
+    @long
     def test_the_training_has_the_same_bits_with_and_without_and_the_values_are_the_same_for_any_workers(self):
         plain = self.work.out("plain")
         self.train_ok(self.work.spec(DROPOUT), plain)

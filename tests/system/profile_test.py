@@ -6,7 +6,7 @@ import signal
 import subprocess
 import xml.dom.minidom
 
-from eps_run import EPS, SystemTest, TIME_SCALE, run, summary, train_command, wait_for_steps
+from eps_run import EPS, TIME_SCALE, SystemTest, long, run, summary, train_command, wait_for_steps
 
 
 class ProfileTest(SystemTest):
@@ -74,6 +74,7 @@ class ProfileTest(SystemTest):
         self.assertEqual(done.returncode, 2)
         self.assertIn("give --out FILE", done.stderr)
 
+    @long
     def test_a_long_run_on_a_gpu_is_measured_before_it_is_planned(self):
         spec, out = self.work.spec(), self.work.out("run")
         cache = self.work.path / "cache"

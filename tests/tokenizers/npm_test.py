@@ -5,6 +5,7 @@ Those bytes are U+FFFD before either of the others sees them, put there by WHATW
 `native` is Hugging Face's own implementation, `js` is their other one. Where these two part from each other, or from
 today's Unicode, is left out of the text, and stands below with its reason."""
 
+import functools
 import subprocess
 import unittest
 
@@ -29,8 +30,6 @@ SPACES_OF_JAVASCRIPT = "\x85\ufeff"
 
 
 class Text:
-    """Made once for all cases."""
-
     def __init__(self):
         self.bible, self.sources = corpus.bible(), corpus.own_sources()
         self.made_up = corpus.scripts(seed=1, num_bytes_each=12_000) + corpus.odds(seed=2, num_bytes=600_000)
@@ -38,6 +37,9 @@ class Text:
     def documents(self, tokens):
         broken = corpus.malformed(3, self.made_up + self.sources[:200], 800)
         return self.bible + self.sources + self.made_up + corpus.with_tokens(4, tokens, 200) + broken
+
+
+made_text = functools.cache(Text)  # once for all cases of a process
 
 
 def without(documents, characters):
@@ -57,7 +59,7 @@ class NpmTest(SystemTest):
     def setUpClass(cls):
         super().setUpClass()
         cls.why_not = npm_packages.install()
-        cls.text = None if cls.why_not else Text()
+        cls.text = None if cls.why_not else made_text()
 
     def setUp(self):
         super().setUp()

@@ -1,6 +1,7 @@
 """Token for token what SentencePiece's own library gives, with models that its own trainer makes here, over scripts,
 emoji, marks, odd white space, and bytes that are not UTF-8."""
 
+import functools
 import importlib.util
 import shutil
 import subprocess
@@ -24,6 +25,17 @@ MODELS = {
 }
 
 
+@functools.cache
+def made_texts():
+    """What models are trained on, and what they are tried on: once for all cases of a process."""
+    sources = corpus.own_sources()
+    made_up = corpus.scripts(seed=5, num_bytes_each=8_000) + corpus.odds(seed=6, num_bytes=300_000)
+    tokens = corpus.with_tokens(8, ["<s>", "</s>", "<unk>", "<user>", "the", "<sys>", "\u2581"], 100)
+    training = "\n".join(sources[::6] + made_up[::12]).replace("\0", "")
+    return training, (corpus.bible()[::4] + sources[::3] + made_up + tokens +
+                      corpus.malformed(7, made_up + sources[:100], 500))
+
+
 @unittest.skipIf(SANITIZER, "it builds a program of its own")
 @unittest.skipIf(shutil.which("spm_train") is None, "spm_train is not installed")
 @unittest.skipIf(importlib.util.find_spec("sentencepiece") is None, "python3-sentencepiece is not installed")
@@ -31,12 +43,7 @@ class SentencePieceTest(SystemTest):
     @classmethod
     def setUpClass(cls):
         super().setUpClass()
-        sources = corpus.own_sources()
-        made_up = corpus.scripts(seed=5, num_bytes_each=8_000) + corpus.odds(seed=6, num_bytes=300_000)
-        tokens = corpus.with_tokens(8, ["<s>", "</s>", "<unk>", "<user>", "the", "<sys>", "\u2581"], 100)
-        cls.training = "\n".join(sources[::6] + made_up[::12]).replace("\0", "")
-        cls.documents = (corpus.bible()[::4] + sources[::3] + made_up + tokens +
-                         corpus.malformed(7, made_up + sources[:100], 500))
+        cls.training, cls.documents = made_texts()
 
     def train(self, name):
         text, prefix = self.work.out("training.txt"), self.work.out(name)
