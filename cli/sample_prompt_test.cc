@@ -22,8 +22,6 @@ namespace {
 
 using ::testing::ElementsAre;
 
-constexpr absl::StatusCode kInvalid = absl::StatusCode::kInvalidArgument;
-
 class SamplePromptTest : public ::testing::Test {
  protected:
   ModelTokenizer Open(const std::string& json, int64_t vocab = 100000) {

@@ -16,7 +16,7 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::Not;
 
-proto::StatusReply Training() {
+proto::StatusReply TrainingReply() {
   proto::StatusReply status;
   status.set_state("training");
   status.set_step(105);
@@ -66,7 +66,7 @@ TEST(TopViewTest, WhileTheDaemonStartsWhatItDoesIsShownAlone) {
 }
 
 TEST(TopViewTest, ShowsTheRunItsMemoryItsCheckpointsAndItsWorkers) {
-  const std::string text = Text(Training(), {200, 60});
+  const std::string text = Text(TrainingReply(), {200, 60});
   for (const char* part : {"training  [#######-------------] 35%  step 105 of 300  eta 2:05",
                            "loss 2.6131 nats  gradient norm 0.5  learning rate 0.001  1640 tokens/s",
                            "last step 0.250 s, ended 0.125 s ago", "state 14.0 MiB",
@@ -78,7 +78,7 @@ TEST(TopViewTest, ShowsTheRunItsMemoryItsCheckpointsAndItsWorkers) {
 }
 
 TEST(TopViewTest, WorkersOfSeveralHostsSayWhereTheyRun) {
-  proto::StatusReply status = Training();
+  proto::StatusReply status = TrainingReply();
   EXPECT_THAT(Text(status, {200, 60}), Not(HasSubstr("node-7")));
   status.mutable_workers(1)->set_host_name("another-with-a-long-name");
   const std::string text = Text(status, {200, 60});
@@ -88,7 +88,7 @@ TEST(TopViewTest, WorkersOfSeveralHostsSayWhereTheyRun) {
 }
 
 TEST(TopViewTest, FitsEveryTerminal) {
-  proto::StatusReply status = Training();
+  proto::StatusReply status = TrainingReply();
   for (int i = 0; i < 300; ++i) *status.add_workers() = status.workers(1);
   for (const int rows : {1, 5, 10, 19, 24, 200}) {
     for (const int columns : {1, 12, 80, 300}) {
@@ -101,14 +101,14 @@ TEST(TopViewTest, FitsEveryTerminal) {
 }
 
 TEST(TopViewTest, AFailedCheckpointIsShown) {
-  proto::StatusReply status = Training();
+  proto::StatusReply status = TrainingReply();
   status.set_checkpoint_failures(2);
   status.set_checkpoint_error("No space left on device");
   EXPECT_THAT(Text(status, {200, 60}), HasSubstr("FAILED 2 times: No space left on device"));
 }
 
 TEST(TopViewTest, AStepThatWaitsAndWorkersThatAreStartedAreShown) {
-  proto::StatusReply status = Training();
+  proto::StatusReply status = TrainingReply();
   EXPECT_THAT(Text(status, {200, 60}), Not(HasSubstr("THIS STEP WAITS")));
   status.mutable_step_wait()->set_cause("compute");
   status.mutable_step_wait()->set_seconds(65);
@@ -121,7 +121,7 @@ TEST(TopViewTest, AStepThatWaitsAndWorkersThatAreStartedAreShown) {
 }
 
 TEST(TopViewTest, WhatComesFromOutsideCannotSteerTheTerminal) {
-  proto::StatusReply status = Training();
+  proto::StatusReply status = TrainingReply();
   status.mutable_workers(1)->set_device_name("cpu\033[2J\r\n");
   const std::vector<std::string> lines = TopView(status, {200, 60});
   for (const std::string& line : lines) EXPECT_EQ(line.find_first_of("\033\r\n"), std::string::npos);

@@ -2,15 +2,12 @@
 
 #include <string>
 
-#include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "common/testing/status_matchers.h"
 #include "gtest/gtest.h"
 
 namespace eps {
 namespace {
-
-constexpr absl::StatusCode kInvalid = absl::StatusCode::kInvalidArgument;
 
 TEST(JsonTextTest, ADocumentIsReadUpToItsDepth) {
   ASSERT_OK_AND_ASSIGN(const nlohmann::json document, ParseJson(R"({"a": [{"b": 1}], "c": [2]})", 3));

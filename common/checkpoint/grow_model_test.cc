@@ -69,7 +69,6 @@ TEST(GrownBlocksTest, StackedAllBlocksComeAgainOnTop) {
 }
 
 TEST(GrownBlocksTest, WhatMakesNoDeeperModelIsRefused) {
-  constexpr absl::StatusCode kInvalid = absl::StatusCode::kInvalidArgument;
   EXPECT_THAT(InsertBlocks(3, {}), StatusIs(kInvalid, "no block"));
   EXPECT_THAT(InsertBlocks(3, {{{3, kCopy}}}), StatusIs(kInvalid, "behind block 3: the model has blocks 0 to 2"));
   EXPECT_THAT(InsertBlocks(3, {{{-1, kCopy}}}), StatusIs(kInvalid, "behind block -1"));

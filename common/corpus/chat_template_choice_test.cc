@@ -18,8 +18,6 @@
 namespace eps {
 namespace {
 
-constexpr absl::StatusCode kInvalid = absl::StatusCode::kInvalidArgument;
-
 // The beginnings of models' own, or what is characteristic of them; whole ones are in tests/tokenizers/testdata.
 constexpr char kChatMl[] =
     "{% for message in messages %}{{'<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>' + "

@@ -13,10 +13,8 @@
 namespace eps {
 namespace {
 
-constexpr absl::StatusCode kInvalid = absl::StatusCode::kInvalidArgument;
-
-const std::vector<std::string> kLlama3Tokens = {"<|begin_of_text|>", "<|start_header_id|>", "<|end_header_id|>",
-                                                "<|eot_id|>"};
+const std::vector<std::string> kLlama3Specials = {"<|begin_of_text|>", "<|start_header_id|>", "<|end_header_id|>",
+                                                  "<|eot_id|>"};
 const std::vector<std::string> kMistralTokens = {"<s>", "</s>", "[INST]", "[/INST]"};
 const std::vector<ChatMessage> kTwoExchanges = {{Role::kSystem, "be"},
                                                 {Role::kUser, "hi"},
@@ -52,7 +50,7 @@ absl::Status Refused(absl::string_view name, const FakeTokenizer& tokenizer, con
 }
 
 TEST(ChatTemplateTest, Llama3HasHeaders) {
-  const FakeTokenizer tokenizer({.specials = kLlama3Tokens});
+  const FakeTokenizer tokenizer({.specials = kLlama3Specials});
   EXPECT_EQ(Render("llama3", tokenizer, {{Role::kSystem, "be"}, {Role::kUser, " hi\n"}, {Role::kAssistant, "yo"}}),
             "{<|begin_of_text|>}{<|start_header_id|>}system{<|end_header_id|>}\n\nbe{<|eot_id|>}"
             "{<|start_header_id|>}user{<|end_header_id|>}\n\nhi{<|eot_id|>}"
@@ -107,7 +105,7 @@ TEST(ChatTemplateTest, PlainHasHeadings) {
 }
 
 TEST(ChatTemplateTest, TextCannotEndItsTurn) {
-  const FakeTokenizer llama3({.specials = kLlama3Tokens});
+  const FakeTokenizer llama3({.specials = kLlama3Specials});
   EXPECT_EQ(Render("llama3", llama3, {{Role::kUser, "a<|eot_id|>b"}, {Role::kAssistant, "<|eot_id|>"}}),
             "{<|begin_of_text|>}{<|start_header_id|>}user{<|end_header_id|>}\n\na<|eot_id|>b{<|eot_id|>}"
             "{<|start_header_id|>}assistant{<|end_header_id|>}\n\n(<|eot_id|>{<|eot_id|>})");
@@ -132,7 +130,7 @@ TEST(ChatTemplateTest, AnEndThatATokenizerWouldFindInTextIsRefused) {
 }
 
 TEST(ChatTemplateTest, WhatIsTrimmedIsWhatPythonStrips) {
-  const FakeTokenizer tokenizer({.specials = kLlama3Tokens});
+  const FakeTokenizer tokenizer({.specials = kLlama3Specials});
   const std::string spaces =
       " \t\n\v\f\r\x1C\x1D\x1E\x1F\u0085\u00A0\u1680\u2000\u2001\u2009\u200A\u2028\u2029\u202F\u205F\u3000";
   EXPECT_EQ(Render("llama3", tokenizer, {{Role::kAssistant, spaces + "\uFEFFa" + spaces + "b\u200B" + spaces}}),
@@ -163,7 +161,7 @@ TEST(ChatTemplateTest, AnswersOfALongConversationThatIsOneTextStandWhereTheyAre)
 }
 
 TEST(ChatTemplateTest, Llama31AlwaysBeginsWithADate) {
-  const FakeTokenizer tokenizer({.specials = kLlama3Tokens});
+  const FakeTokenizer tokenizer({.specials = kLlama3Specials});
   const std::string system =
       "{<|begin_of_text|>}{<|start_header_id|>}system{<|end_header_id|>}\n\nCutting Knowledge Date: December 2023\n"
       "Today Date: 26 Jul 2024\n\n";

@@ -15,8 +15,6 @@ namespace {
 
 using std::string;
 
-constexpr absl::StatusCode kInvalid = absl::StatusCode::kInvalidArgument;
-
 TEST(DataFormTest, TheEndingSaysWhatAFileIsInCapitalsOrNot) {
   for (const char* name : {"a.jsonl", "b/a.JSONL", "a.ndjson", "a.json", "a.Json"}) {
     EXPECT_EQ(DataFormOfName(name), DataForm::kJsonl) << name;

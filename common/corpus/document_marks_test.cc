@@ -12,13 +12,14 @@
 namespace eps {
 namespace {
 
-constexpr absl::StatusCode kInvalid = absl::StatusCode::kInvalidArgument;
 constexpr char kLlama2[] =
     "{{ bos_token + '[INST] ' + '<<SYS>>\\n' + message['content'] + '\\n<</SYS>>\\n\\n' + ' [/INST]' + eos_token }}";
-constexpr char kChatMl[] =
+constexpr char kChatMlTurns[] =
     "{{ bos_token }}{{ '<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>' + '\\n' }}";
 
-FakeTokenizer With(std::vector<std::string> specials) { return FakeTokenizer({.specials = std::move(specials)}); }
+FakeTokenizer WithSpecials(std::vector<std::string> specials) {
+  return FakeTokenizer({.specials = std::move(specials)});
+}
 
 TokenizerSettings Settings(const std::string& chat_template, std::optional<std::string> bos = std::nullopt) {
   return {.chat_template = chat_template, .chat_template_place = "m/x.jinja", .bos_token = std::move(bos)};
@@ -38,7 +39,7 @@ absl::Status Refused(const DocumentMarkOptions& options, CorpusContent content, 
 }
 
 TEST(DocumentMarksTest, ALlama2ConversationBeginsWithTheTokenOfItsFirstExchangeAlone) {
-  const FakeTokenizer tokenizer = With({"<s>", "</s>"});
+  const FakeTokenizer tokenizer = WithSpecials({"<s>", "</s>"});
   for (const char* name : {"auto", "llama2"}) {
     const DocumentMarkOptions options = {.chat_template = name, .settings = Settings(kLlama2, "<s>")};
     EXPECT_EQ(Around(options, CorpusContent::kConversations, tokenizer), "- -") << name;
@@ -46,21 +47,21 @@ TEST(DocumentMarksTest, ALlama2ConversationBeginsWithTheTokenOfItsFirstExchangeA
 }
 
 TEST(DocumentMarksTest, AConversationBeginsWithBosWhereTheModelsOwnTemplateDoes) {
-  const FakeTokenizer tokenizer = With({"<s>", "<begin>", "<|im_start|>", "<|im_end|>"});
+  const FakeTokenizer tokenizer = WithSpecials({"<s>", "<begin>", "<|im_start|>", "<|im_end|>"});
   const CorpusContent chats = CorpusContent::kConversations;
-  EXPECT_EQ(Around({.settings = Settings(kChatMl)}, chats, tokenizer), "{<s>} -");
-  EXPECT_EQ(Around({.settings = Settings(kChatMl, "<begin>")}, chats, tokenizer), "{<begin>} -");
-  EXPECT_EQ(Around({.settings = Settings(kChatMl, "<begin>"), .bos = ""}, chats, tokenizer), "- -");
-  EXPECT_EQ(Around({.settings = Settings(&kChatMl[sizeof("{{ bos_token }}") - 1], "<begin>")}, chats, tokenizer),
+  EXPECT_EQ(Around({.settings = Settings(kChatMlTurns)}, chats, tokenizer), "{<s>} -");
+  EXPECT_EQ(Around({.settings = Settings(kChatMlTurns, "<begin>")}, chats, tokenizer), "{<begin>} -");
+  EXPECT_EQ(Around({.settings = Settings(kChatMlTurns, "<begin>"), .bos = ""}, chats, tokenizer), "- -");
+  EXPECT_EQ(Around({.settings = Settings(&kChatMlTurns[sizeof("{{ bos_token }}") - 1], "<begin>")}, chats, tokenizer),
             "- -");
-  TokenizerSettings not_of_text = Settings(kChatMl, "<begin>");
+  TokenizerSettings not_of_text = Settings(kChatMlTurns, "<begin>");
   not_of_text.adds_bos = false;
   EXPECT_EQ(Around({.settings = not_of_text}, chats, tokenizer), "{<begin>} -");
   EXPECT_EQ(Around({.settings = not_of_text}, CorpusContent::kText, tokenizer), "- -");
 }
 
 TEST(DocumentMarksTest, ConversationsOfPlainBeginAsTextAndTheirAnswersEndSo) {
-  const FakeTokenizer tokenizer = With({"<s>", "</s>"});
+  const FakeTokenizer tokenizer = WithSpecials({"<s>", "</s>"});
   ASSERT_OK_AND_ASSIGN(const DocumentMarks marks, ChooseDocumentMarks({}, CorpusContent::kConversations, tokenizer));
   EXPECT_EQ(marks.first, 256);
   EXPECT_EQ(marks.last, std::nullopt);
@@ -68,7 +69,7 @@ TEST(DocumentMarksTest, ConversationsOfPlainBeginAsTextAndTheirAnswersEndSo) {
 }
 
 TEST(DocumentMarksTest, TextsOfABertLieBetweenClsAndSep) {
-  const FakeTokenizer tokenizer = With({"[CLS]", "[SEP]", "<x>"});
+  const FakeTokenizer tokenizer = WithSpecials({"[CLS]", "[SEP]", "<x>"});
   EXPECT_EQ(Around({}, CorpusContent::kText, tokenizer), "{[CLS]} {[SEP]}");
   EXPECT_EQ(Around({.bos = "", .eos = "<x>"}, CorpusContent::kText, tokenizer), "- {<x>}");
   EXPECT_EQ(Around({.settings = {.bos_token = ""}}, CorpusContent::kText, tokenizer), "- {[SEP]}");
@@ -80,7 +81,7 @@ TEST(DocumentMarksTest, TextsOfABertLieBetweenClsAndSep) {
 }
 
 TEST(DocumentMarksTest, ATokenOfTheSettingsThatIsNotThereIsRefusedOnlyWhereItIsUsed) {
-  const FakeTokenizer tokenizer = With({"<s>", "</s>", "<|im_start|>", "<|im_end|>"});
+  const FakeTokenizer tokenizer = WithSpecials({"<s>", "</s>", "<|im_start|>", "<|im_end|>"});
   const TokenizerSettings strange = {.bos_token = "<no>", .eos_token = "<nor>"};
   EXPECT_THAT(Refused({.settings = strange, .eos = "</s>"}, CorpusContent::kText, tokenizer),
               StatusIs(kInvalid,

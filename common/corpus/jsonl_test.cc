@@ -10,8 +10,6 @@
 namespace eps {
 namespace {
 
-constexpr absl::StatusCode kInvalid = absl::StatusCode::kInvalidArgument;
-
 TextLine Line(const std::string& text) { return {.text = text, .number = 7, .offset_bytes = 1000}; }
 
 absl::StatusOr<JsonlRecord> Parse(const std::string& text, JsonlKind kind) {

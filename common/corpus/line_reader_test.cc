@@ -15,8 +15,6 @@
 namespace eps {
 namespace {
 
-constexpr absl::StatusCode kInvalid = absl::StatusCode::kInvalidArgument;
-
 class LineReaderTest : public ::testing::Test {
  protected:
   // "number@offset:text" of each line.

@@ -20,8 +20,6 @@
 namespace eps {
 namespace {
 
-constexpr absl::StatusCode kInvalid = absl::StatusCode::kInvalidArgument;
-
 class TokenizeCorpusTest : public ::testing::Test {
  protected:
   std::string Write(const std::string& name, const std::string& content) {

@@ -10,8 +10,6 @@
 namespace eps {
 namespace {
 
-constexpr absl::StatusCode kInvalid = absl::StatusCode::kInvalidArgument;
-
 absl::StatusOr<TsvTable> Header(const std::string& text, const TsvColumns& columns = {}) {
   return TsvTable::FromFirstLine({.text = text}, columns);
 }

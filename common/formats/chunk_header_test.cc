@@ -19,7 +19,6 @@
 namespace eps {
 namespace {
 
-constexpr absl::StatusCode kInvalid = absl::StatusCode::kInvalidArgument;
 using Bytes = std::array<std::byte, kChunkHeaderBytes>;
 
 ChunkHeader Gradient() {

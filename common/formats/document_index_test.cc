@@ -17,8 +17,6 @@
 namespace eps {
 namespace {
 
-constexpr absl::StatusCode kInvalid = absl::StatusCode::kInvalidArgument;
-
 // 00 01 02 ... 1f
 std::string Fingerprint() {
   std::string text;

@@ -27,7 +27,6 @@
 namespace eps {
 namespace {
 
-constexpr absl::StatusCode kInvalid = absl::StatusCode::kInvalidArgument;
 using Metadata = std::map<std::string, std::string>;
 
 std::string LengthBytes(uint64_t length) {

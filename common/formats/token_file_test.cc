@@ -19,8 +19,6 @@
 namespace eps {
 namespace {
 
-constexpr absl::StatusCode kInvalid = absl::StatusCode::kInvalidArgument;
-
 class TokenFileTest : public ::testing::Test {
  protected:
   absl::StatusOr<std::unique_ptr<TokenFile>> Open(const std::string& content, int token_bytes) {

@@ -13,8 +13,6 @@
 namespace eps {
 namespace {
 
-constexpr absl::StatusCode kInvalid = absl::StatusCode::kInvalidArgument;
-
 // The smallest config that is taken, with `more` ("\"key\": value, ...") in front.
 std::string Config(const std::string& more = "") {
   return "{" + more + (more.empty() ? "" : ",") +

@@ -18,8 +18,6 @@
 namespace eps {
 namespace {
 
-constexpr absl::StatusCode kInvalid = absl::StatusCode::kInvalidArgument;
-
 ModelConfig SmallConfig() {
   ModelConfig config;
   config.num_layers = 3;
@@ -71,7 +69,7 @@ TEST(ModelSpecTest, LayersAndBlobsStandInRelayAndPullOrder) {
   EXPECT_EQ(model.layers.back().kind, LayerKind::kHead);
 }
 
-ModelConfig SmallLlama() {
+ModelConfig LlamaOfTwoLayers() {
   ModelConfig config;
   config.family = ModelFamily::kLlama;
   config.num_layers = 2;
@@ -87,7 +85,7 @@ ModelConfig SmallLlama() {
 }
 
 TEST(LlamaSpecTest, ABlockHasTheTensorsOfHuggingFace) {
-  ModelConfig config = SmallLlama();
+  ModelConfig config = LlamaOfTwoLayers();
   const std::string p = "model.layers.1.", attention = p + "self_attn.", mlp = p + "mlp.";
   const std::vector<std::string> plain = {
       p + "input_layernorm.weight", attention + "q_proj.weight", attention + "k_proj.weight",
@@ -109,7 +107,7 @@ TEST(LlamaSpecTest, ABlockHasTheTensorsOfHuggingFace) {
 }
 
 TEST(LlamaSpecTest, TheHeadHasATableOfItsOwnUnlessItIsTied) {
-  ModelConfig config = SmallLlama();
+  ModelConfig config = LlamaOfTwoLayers();
   const auto names = [](const ModelSpec& model) {
     std::vector<std::string> blobs;
     for (const BlobUse& use : model.layers.back().blobs) blobs.push_back(model.blob(use.blob).name);
@@ -127,7 +125,7 @@ TEST(LlamaSpecTest, TheHeadHasATableOfItsOwnUnlessItIsTied) {
 
 TEST(LlamaSpecTest, EveryRoleIsOnceInALayer) {
   for (const bool all : {false, true}) {
-    ModelConfig config = SmallLlama();
+    ModelConfig config = LlamaOfTwoLayers();
     config.qkv_bias = config.out_bias = config.qk_norm = all;
     for (const ModelSpec& model : {Build(config), Build(SmallConfig())}) {
       for (const LayerSpec& layer : model.layers) {

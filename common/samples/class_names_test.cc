@@ -23,8 +23,6 @@ using ::testing::IsEmpty;
 using ::testing::Pair;
 using ::testing::UnorderedElementsAre;
 
-constexpr absl::StatusCode kInvalid = absl::StatusCode::kInvalidArgument;
-
 class ClassNamesTest : public ::testing::Test {
  protected:
   ClassNamesTest() {

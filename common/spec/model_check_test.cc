@@ -209,29 +209,30 @@ TEST_F(RunConfigTest, AShapeBesideAFolderIsRefused) {
 
 // ---- names of classes
 
-constexpr char kClassifier[] = R"(
+constexpr char kClassifierModel[] = R"(
 model { family: BERT layers: 1 d_model: 8 heads: 2 context: 4 vocab: 256 d_ff: 20 class_names: ["up", "down"] }
 data { path: "a.tsv" }  optimizer { schedule { peak: 0.1 } }  steps: 3)";
 
 TEST_F(RunConfigTest, ClassesMayBeNamedAndAreThenAsMany) {
-  const RunConfig config = MustLoad(kClassifier);
+  const RunConfig config = MustLoad(kClassifierModel);
   EXPECT_EQ(config.model.num_classes, 2);
   EXPECT_THAT(config.model.class_names, ElementsAre("up", "down"));
   EXPECT_THAT(ParseRunConfig(SerializeRunConfig(config)), IsOkAndHolds(config));
-  EXPECT_THAT(DifferencesThatMatter(config, MustLoad(kClassifier, {{"model.class_names", "left"}})),
+  EXPECT_THAT(DifferencesThatMatter(config, MustLoad(kClassifierModel, {{"model.class_names", "left"}})),
               ElementsAre("model.classes: was 2, now 3",
                           R"(model.class_names: was ["up", "down"], now ["up", "down", "left"])"));
-  EXPECT_THAT(Load(kClassifier, {{"model.classes", "3"}}),
+  EXPECT_THAT(Load(kClassifierModel, {{"model.classes", "3"}}),
               StatusIs(kInvalid, "model.class_names: 2 names, but model.classes is 3"));
-  EXPECT_THAT(Load(kClassifier, {{"model.class_names", "up"}}), StatusIs(kInvalid, "\"up\" is there twice"));
-  EXPECT_THAT(Load(kClassifier, {{"model.class_names", std::string(257, 'x')}}), StatusIs(kInvalid, "has 257 bytes"));
-  EXPECT_THAT(Load(kClassifier, {{"model.class_names", "gr\xfcn"}}),
+  EXPECT_THAT(Load(kClassifierModel, {{"model.class_names", "up"}}), StatusIs(kInvalid, "\"up\" is there twice"));
+  EXPECT_THAT(Load(kClassifierModel, {{"model.class_names", std::string(257, 'x')}}),
+              StatusIs(kInvalid, "has 257 bytes"));
+  EXPECT_THAT(Load(kClassifierModel, {{"model.class_names", "gr\xfcn"}}),
               StatusIs(kInvalid, R"(model.class_names: "gr\xfcn" is not UTF-8)"));
   std::vector<FieldOverride> long_names;
   for (int i = 1000; i < 1000 + (1 << 12); ++i) {
     long_names.push_back({"model.class_names", std::to_string(i) + std::string(252, 'x')});
   }
-  EXPECT_THAT(Load(kClassifier, long_names), StatusIs(kInvalid, "bytes in all, must be at most 1048576"));
+  EXPECT_THAT(Load(kClassifierModel, long_names), StatusIs(kInvalid, "bytes in all, must be at most 1048576"));
   EXPECT_THAT(Load(kSmall, {{"model.class_names", "up"}}),
               StatusIs(kInvalid, "model.class_names: given, but it is of family: BERT"));
 }

@@ -15,8 +15,6 @@
 // Tests only: two RunSpecs, and a folder that RunSpecs are written into and loaded from.
 namespace eps {
 
-inline constexpr absl::StatusCode kInvalid = absl::StatusCode::kInvalidArgument;
-
 // The example of the documentation.
 inline constexpr char kExample[] = R"(
 model { family: GPT2  layers: 12  d_model: 384  heads: 6  context: 256  vocab: 256  init_seed: 1 }

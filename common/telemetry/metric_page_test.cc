@@ -13,19 +13,19 @@ namespace {
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-constexpr absl::string_view kColours[] = {"red", "green"};
-constexpr MetricSpec kDoors = {.name = "eps_doors", .help = "Doors \\ open."};
-constexpr MetricSpec kKnocks = {.name = "eps_knocks_total",
-                                .type = MetricType::kCounter,
-                                .help = "Knocks by colour.",
-                                .label = "colour",
-                                .label_values = kColours};
-constexpr const MetricSpec* kTable[] = {&kDoors, &kKnocks};
+constexpr absl::string_view kPageColours[] = {"red", "green"};
+constexpr MetricSpec kPageDoors = {.name = "eps_doors", .help = "Doors \\ open."};
+constexpr MetricSpec kPageKnocks = {.name = "eps_knocks_total",
+                                    .type = MetricType::kCounter,
+                                    .help = "Knocks by colour.",
+                                    .label = "colour",
+                                    .label_values = kPageColours};
+constexpr const MetricSpec* kPageTable[] = {&kPageDoors, &kPageKnocks};
 
 TEST(MetricPageTest, IsInPrometheusTextFormat) {
-  MetricPage page(kTable);
-  page.Set(kDoors, 3);
-  page.Set(kKnocks, "green", 0.1);
+  MetricPage page(kPageTable);
+  page.Set(kPageDoors, 3);
+  page.Set(kPageKnocks, "green", 0.1);
   EXPECT_EQ(page.Text(),
             "# HELP eps_doors Doors \\\\ open.\n# TYPE eps_doors gauge\neps_doors 3\n"
             "# HELP eps_knocks_total Knocks by colour.\n# TYPE eps_knocks_total counter\n"
@@ -33,19 +33,19 @@ TEST(MetricPageTest, IsInPrometheusTextFormat) {
 }
 
 TEST(MetricPageTest, WhatIsNotSetHasNoSample) {
-  EXPECT_THAT(MetricPage(kTable).Text(), Not(HasSubstr("\neps_doors ")));
+  EXPECT_THAT(MetricPage(kPageTable).Text(), Not(HasSubstr("\neps_doors ")));
 }
 
 TEST(MetricPageTest, AStateIsOneForOneValueAndZeroForTheOthers) {
-  MetricPage page(kTable);
-  page.SetOneOf(kKnocks, "red");
+  MetricPage page(kPageTable);
+  page.SetOneOf(kPageKnocks, "red");
   EXPECT_THAT(page.Text(), HasSubstr("{colour=\"red\"} 1\neps_knocks_total{colour=\"green\"} 0\n"));
 }
 
 TEST(MetricPageTest, NumbersKeepTheirValue) {
   const auto text = [](double value) {
-    MetricPage page(kTable);
-    page.Set(kDoors, value);
+    MetricPage page(kPageTable);
+    page.Set(kPageDoors, value);
     return page.Text();
   };
   EXPECT_THAT(text(68719476736), HasSubstr("eps_doors 68719476736\n"));
@@ -56,9 +56,9 @@ TEST(MetricPageTest, NumbersKeepTheirValue) {
 }
 
 TEST(MetricPageTest, KnowsItsLabelValues) {
-  EXPECT_TRUE(IsLabelValue(kKnocks, "red"));
-  EXPECT_FALSE(IsLabelValue(kKnocks, "blue\"} 1\nevil"));
-  EXPECT_FALSE(IsLabelValue(kDoors, ""));
+  EXPECT_TRUE(IsLabelValue(kPageKnocks, "red"));
+  EXPECT_FALSE(IsLabelValue(kPageKnocks, "blue\"} 1\nevil"));
+  EXPECT_FALSE(IsLabelValue(kPageDoors, ""));
 }
 
 }  // namespace

@@ -18,6 +18,9 @@
 //   ASSERT_OK_AND_ASSIGN(auto file, TokenFile::Open(path, 1));
 
 namespace eps {
+
+inline constexpr absl::StatusCode kInvalid = absl::StatusCode::kInvalidArgument;  // what bad input gets
+
 namespace testing_internal {
 
 inline const absl::Status& StatusOf(const absl::Status& status) { return status; }

@@ -50,7 +50,7 @@ void ExpectStoreHolds(const ModelSpec& model, const Store& store,
   }
 }
 
-struct Fixture {
+struct InitialStore {
   RunConfig run = SmallRun();
   ModelSpec model = BuildModel(run.model).value();
   std::unique_ptr<Store> store = Store::Create(model, run).value();
@@ -61,7 +61,7 @@ class InitStoreTest : public ::testing::TestWithParam<int> {};
 INSTANTIATE_TEST_SUITE_P(Threads, InitStoreTest, ::testing::Values(1, 3, 1000));
 
 TEST_P(InitStoreTest, EveryTensorHasItsInitialValues) {
-  Fixture f;
+  InitialStore f;
   ASSERT_OK(InitStore(f.model, GetParam(), *f.store));
   std::vector<float> values;
   std::string of;
@@ -77,7 +77,7 @@ TEST_P(InitStoreTest, EveryTensorHasItsInitialValues) {
 
 TEST(LoadHuggingFaceTest, EveryDtypeBecomesFp32) {
   for (const std::string dtype : {"F32", "F16", "BF16"}) {
-    Fixture f;
+    InitialStore f;
     const std::string folder = f.dir.File("hf");
     ASSERT_OK(WriteModelFolder(folder, f.model, {.dtype = dtype}, FillPart));
     ASSERT_OK(LoadHuggingFace(folder, f.model, 2, *f.store)) << dtype;
@@ -86,7 +86,7 @@ TEST(LoadHuggingFaceTest, EveryDtypeBecomesFp32) {
 }
 
 TEST(LoadHuggingFaceTest, NamesMayComeWithoutTheirPrefix) {
-  Fixture f;
+  InitialStore f;
   const std::string prefix = "transformer.";
   std::vector<SafetensorsEntry> entries;
   std::vector<TensorSpec> tensors;
@@ -109,7 +109,7 @@ TEST(LoadHuggingFaceTest, NamesMayComeWithoutTheirPrefix) {
 }
 
 TEST(LoadHuggingFaceTest, AnotherShapeThanTheRunsIsNamedAndNothingIsStored) {
-  Fixture f;
+  InitialStore f;
   const std::string folder = f.dir.File("hf");
   ASSERT_OK(WriteModelFolder(folder, f.model, {.dtype = "F32"}, FillPart));
   RunConfig other = SmallRun(Dtype::kF32);
@@ -154,13 +154,13 @@ TEST(LoadHuggingFaceTest, AnotherLlamaOrAnotherFamilyIsNamed) {
   const std::unique_ptr<Store> store = Store::Create(BuildModel(run.model).value(), run).value();
   EXPECT_THAT(LoadHuggingFace(dir.File("hf"), BuildModel(run.model).value(), 2, *store),
               StatusIs(absl::StatusCode::kInvalidArgument, "rope_theta: found 10000.0, the run's model has 500.0"));
-  Fixture f;
+  InitialStore f;
   EXPECT_THAT(LoadHuggingFace(dir.File("hf"), f.model, 2, *f.store),
               StatusIs(absl::StatusCode::kInvalidArgument, "/hf/config.json: "));
 }
 
 TEST(LoadHuggingFaceTest, DropoutAndSeedAreTheRunsOwn) {
-  Fixture f;
+  InitialStore f;
   const std::string folder = f.dir.File("hf");
   ASSERT_OK(WriteModelFolder(folder, f.model, {.dtype = "F32"}, FillPart));
   f.model.config.residual_dropout = 0.25;
@@ -169,7 +169,7 @@ TEST(LoadHuggingFaceTest, DropoutAndSeedAreTheRunsOwn) {
 }
 
 TEST(LoadHuggingFaceTest, AMissingFolderOrFileIsNamed) {
-  Fixture f;
+  InitialStore f;
   EXPECT_THAT(LoadHuggingFace(f.dir.File("none"), f.model, 2, *f.store),
               StatusIs(absl::StatusCode::kNotFound, "none/config.json"));
   std::ofstream(f.dir.File("config.json")) << ModelConfigToJson(f.model.config);

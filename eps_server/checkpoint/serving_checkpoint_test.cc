@@ -25,8 +25,8 @@ namespace eps::server {
 namespace {
 
 // A run's DIR with checkpoints of steps 3 and 5.
-struct Fixture {
-  explicit Fixture(Dtype wire = Dtype::kBf16) : run(SmallRun(wire)), model(BuildModel(run.model).value()) {
+struct ServedCheckpoint {
+  explicit ServedCheckpoint(Dtype wire = Dtype::kBf16) : run(SmallRun(wire)), model(BuildModel(run.model).value()) {
     const auto checkpointer = Checkpointer::Create(dir.File("checkpoints"), model, run).value();
     for (const int64_t step : {3, 5}) {
       const auto store = FilledStore(model, run, Version(step), static_cast<uint64_t>(step));
@@ -51,7 +51,7 @@ void ExpectSameWire(const ModelSpec& model, const Store& a, const Store& b, Vers
 
 TEST(ServingCheckpointTest, EveryWayToNameItFindsTheSameModel) {
   for (const Dtype wire : {Dtype::kBf16, Dtype::kF32}) {
-    const Fixture f(wire);
+    const ServedCheckpoint f(wire);
     const auto written = FilledStore(f.model, f.run, Version(5), 5);
     for (const char* path : {"checkpoints/step-00000005", "checkpoints/latest", "checkpoints", "checkpoints/", "."}) {
       ASSERT_OK_AND_ASSIGN(const ServingCheckpoint served, LoadCheckpointForServing(f.dir.File(path)));
@@ -64,21 +64,21 @@ TEST(ServingCheckpointTest, EveryWayToNameItFindsTheSameModel) {
 }
 
 TEST(ServingCheckpointTest, AnOlderOneIsTakenWhenItIsAskedFor) {
-  const Fixture f;
+  const ServedCheckpoint f;
   ASSERT_OK_AND_ASSIGN(const ServingCheckpoint served,
                        LoadCheckpointForServing(f.dir.File("checkpoints/step-00000003")));
   EXPECT_EQ(served.state.version, Version(3));
 }
 
 TEST(ServingCheckpointTest, NoMomentsAreHeldAndTheRunIsOneThatAWorkerTakes) {
-  const Fixture f;
+  const ServedCheckpoint f;
   ASSERT_OK_AND_ASSIGN(const ServingCheckpoint served, LoadCheckpointForServing(f.dir.path()));
   EXPECT_EQ(served.store->sizes().moment_bytes, 0);
   EXPECT_THAT(ParseRunConfig(SerializeRunConfig(served.run)), IsOkAndHolds(served.run));
 }
 
 TEST(ServingCheckpointTest, WhatIsReadIsCheckedAndTheOptimizerIsNotRead) {
-  const Fixture f;
+  const ServedCheckpoint f;
   const std::string folder = f.dir.File("checkpoints/step-00000005");
   FlipByte(folder + "/optimizer.safetensors", 900);
   EXPECT_OK(LoadCheckpointForServing(folder));
@@ -88,14 +88,14 @@ TEST(ServingCheckpointTest, WhatIsReadIsCheckedAndTheOptimizerIsNotRead) {
 }
 
 TEST(ServingCheckpointTest, AStepFolderWithoutItsManifestDoesNotPassAsSomethingElse) {
-  const Fixture f;
+  const ServedCheckpoint f;
   const std::string folder = f.dir.File("checkpoints/step-00000005");
   std::filesystem::remove(folder + "/manifest.json");
   EXPECT_THAT(LoadCheckpointForServing(folder), StatusIs(absl::StatusCode::kDataLoss, "manifest.json: found nothing"));
 }
 
 TEST(ServingCheckpointTest, NothingOnDiskIsChanged) {
-  const Fixture f;
+  const ServedCheckpoint f;
   std::filesystem::create_directory(f.dir.File("checkpoints/.tmp-step-00000007"));  // a run is writing it
   const auto before = TreeOf(f.dir.path());
   EXPECT_OK(LoadCheckpointForServing(f.dir.path()));
@@ -127,13 +127,13 @@ TEST(ServingCheckpointTest, AContextIsCutWherePositionsAreNoParameters) {
   EXPECT_EQ(served.run.model.max_positions, 4096);
   ASSERT_OK_AND_ASSIGN(const ServingCheckpoint whole, LoadCheckpointForServing(dir.File("llama")));
   EXPECT_EQ(whole.run.model.context, 4096);
-  const Fixture f;  // a GPT-2, whose positions are a table
+  const ServedCheckpoint f;  // a GPT-2, whose positions are a table
   ASSERT_OK_AND_ASSIGN(const ServingCheckpoint table, LoadCheckpointForServing(f.dir.path(), {.max_context = 1}));
   EXPECT_EQ(table.run.model.context, f.model.config.context);
 }
 
 TEST(ServingCheckpointTest, AHuggingFaceFolderIsServedInFp32) {
-  const Fixture f;
+  const ServedCheckpoint f;
   const std::string folder = f.dir.File("hf");
   ASSERT_OK(WriteModelFolder(folder, f.model, {.dtype = "F32"},
                              [](const TensorSpec& tensor, int64_t first, absl::Span<float> values) {

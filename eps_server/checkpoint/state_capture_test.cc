@@ -31,8 +31,8 @@ RunConfig TwoChunkRun(MomentFormat moments) {
   return run;
 }
 
-struct Fixture {
-  explicit Fixture(MomentFormat moments = MomentFormat::kFp32) : run(TwoChunkRun(moments)) {}
+struct CapturedState {
+  explicit CapturedState(MomentFormat moments = MomentFormat::kFp32) : run(TwoChunkRun(moments)) {}
   RunConfig run;
   ModelSpec model = BuildModel(run.model).value();
   std::unique_ptr<Store> store = FilledStore(model, run, Version(6), 1);
@@ -61,7 +61,7 @@ struct Fixture {
 };
 
 TEST(StateCaptureTest, EverythingIsCopiedAtOnceWhereItFits) {
-  Fixture f;
+  CapturedState f;
   const auto buffer = CaptureBuffer::Create(CaptureBufferBytes(f.model, f.run)).value();
   EXPECT_EQ(buffer->num_bytes(), CaptureBytes(f.model, f.run));
   StateCapture capture = f.Capture(*buffer);
@@ -78,7 +78,7 @@ INSTANTIATE_TEST_SUITE_P(Format, CaptureMomentsTest,
                          ::testing::Values(MomentFormat::kFp32, MomentFormat::kBf16, MomentFormat::kFp8));
 
 TEST_P(CaptureMomentsTest, WhatDoesNotFitIsCopiedInOrderAsRoomComesBack) {
-  Fixture f(GetParam());
+  CapturedState f(GetParam());
   for (const int64_t chunks : {1, 2, 3}) {
     f.captured.clear();
     const auto buffer = CaptureBuffer::Create(chunks * CapturedChunkBytes(2, GetParam(), kChunkElems)).value();
@@ -98,7 +98,7 @@ TEST_P(CaptureMomentsTest, WhatDoesNotFitIsCopiedInOrderAsRoomComesBack) {
 }
 
 TEST(StateCaptureTest, ABlobIsCapturedOnlyWhenItsLastChunkIsCopied) {
-  Fixture f;
+  CapturedState f;
   const auto buffer = CaptureBuffer::Create(12 * kChunkElems).value();
   StateCapture capture = f.Capture(*buffer);
   bool seen = false;
@@ -115,7 +115,7 @@ TEST(StateCaptureTest, ABlobIsCapturedOnlyWhenItsLastChunkIsCopied) {
 }
 
 TEST(StateCaptureTest, AnOrderThatLeavesABlobOutIsRefused) {
-  Fixture f;
+  CapturedState f;
   const auto buffer = CaptureBuffer::Create(12 * kChunkElems).value();
   EXPECT_THAT(StateCapture::Create(
                   *f.store, f.model, Version(6), {BlobId(0)}, [](BlobId) {}, *buffer)

@@ -30,7 +30,7 @@ namespace {
 
 using absl::StatusCode;
 
-constexpr uint64_t kIncarnation = 99;
+constexpr uint64_t kControlIncarnation = 99;
 constexpr int kMostWorkers = 4;
 
 // Keeps what it is told.
@@ -186,7 +186,7 @@ class FakeCoordinator final : public Coordinator {
 class ControlServiceTest : public testing::Test {
  protected:
   ControlServiceTest() : host_(coordinator_) {
-    Start({.identity = {.incarnation = kIncarnation, .run = "books"},
+    Start({.identity = {.incarnation = kControlIncarnation, .run = "books"},
            .run_config = "the run",
            .host = &host_,
            .coordinator = &coordinator_,
@@ -203,7 +203,7 @@ class ControlServiceTest : public testing::Test {
   using Stream = grpc::ClientReaderWriter<proto::WorkerEvent, proto::DaemonEvent>;
   static proto::WorkerEvent Event(int64_t worker = 7) {
     proto::WorkerEvent event;
-    event.set_incarnation(kIncarnation);
+    event.set_incarnation(kControlIncarnation);
     event.set_worker_id(worker);
     event.mutable_heartbeat();
     return event;
@@ -247,7 +247,7 @@ TEST_F(ControlServiceTest, AnAttachedWorkerGetsItsIdLeaseAndRun) {
   proto::AttachReply reply;
   ASSERT_OK(FromGrpc(stub_->Attach(&context, request, &reply)));
   EXPECT_EQ(reply.worker_id(), 7);
-  EXPECT_EQ(reply.incarnation(), kIncarnation);
+  EXPECT_EQ(reply.incarnation(), kControlIncarnation);
   EXPECT_EQ(reply.run_config(), "the run");
   EXPECT_EQ(reply.lease_millis(), 1500);
   EXPECT_FALSE(reply.serving());
@@ -338,7 +338,7 @@ TEST_F(ControlServiceTest, OfferedChoicesAreAnsweredWithThoseThatHold) {
   ASSERT_TRUE(stream->Write(event));
   proto::DaemonEvent answer;
   ASSERT_TRUE(stream->Read(&answer));
-  EXPECT_EQ(answer.incarnation(), kIncarnation);
+  EXPECT_EQ(answer.incarnation(), kControlIncarnation);
   ASSERT_EQ(answer.choices().choices_size(), 1);
   EXPECT_EQ(answer.choices().choices(0).key(), "product");
   EXPECT_EQ(answer.choices().choices(0).value(), "1");
@@ -358,7 +358,7 @@ TEST_F(ControlServiceTest, OrdersAndReportsPassThroughTheStream) {
   ASSERT_TRUE(stream->Write(event));
   proto::DaemonEvent answer;
   ASSERT_TRUE(stream->Read(&answer));
-  EXPECT_EQ(answer.incarnation(), kIncarnation);
+  EXPECT_EQ(answer.incarnation(), kControlIncarnation);
   EXPECT_EQ(answer.assign().step(), 5);
   EXPECT_EQ(answer.assign().counted_tokens(), 3);
   ASSERT_EQ(answer.assign().vnodes_size(), 1);
@@ -549,7 +549,7 @@ TEST_F(ControlServiceTest, StatusCheckpointStopAndDrainAreAnswered) {
     EXPECT_EQ(reply.step(), 3);
     EXPECT_EQ(reply.loss(), 2.5);
     EXPECT_EQ(reply.wait_fraction().at("pull"), 0.5);
-    EXPECT_EQ(reply.incarnation(), kIncarnation);
+    EXPECT_EQ(reply.incarnation(), kControlIncarnation);
     EXPECT_EQ(reply.run(), "books");
     ASSERT_EQ(reply.workers_size(), 1);
     EXPECT_EQ(reply.workers(0).vnodes(0), 1);
@@ -599,7 +599,7 @@ TEST(ServingControlServiceTest, TextComesFromAnAttachedWorkerTokenByToken) {
   ServingHost serving(run);
   bool stopped = false;
   std::vector<std::unique_ptr<grpc::Service>> services;
-  services.push_back(NewControlService({.identity = {.incarnation = kIncarnation, .run = "books"},
+  services.push_back(NewControlService({.identity = {.incarnation = kControlIncarnation, .run = "books"},
                                         .run_config = "the run",
                                         .host = &serving,
                                         .serving = &serving,
@@ -625,7 +625,7 @@ TEST(ServingControlServiceTest, TextComesFromAnAttachedWorkerTokenByToken) {
   grpc::ClientContext events_context;
   const auto events = stub->Events(&events_context);
   proto::WorkerEvent event;
-  event.set_incarnation(kIncarnation);
+  event.set_incarnation(kControlIncarnation);
   event.set_worker_id(attached.worker_id());
   event.mutable_heartbeat();
   ASSERT_TRUE(events->Write(event));

@@ -36,7 +36,7 @@ namespace {
 
 using absl::StatusCode;
 
-constexpr uint64_t kIncarnation = 77;
+constexpr uint64_t kDataIncarnation = 77;
 constexpr BlobId kWte(0);  // two chunks
 
 // A call whose messages the test makes byte by byte.
@@ -125,7 +125,7 @@ class DataServiceTest : public testing::Test {
                                                           .on_step_in = [](StepId) {}}));
     aggregator_->BeginStep(StepId(0));
     std::vector<std::unique_ptr<grpc::Service>> services;
-    services.push_back(NewDataService({.incarnation = kIncarnation,
+    services.push_back(NewDataService({.incarnation = kDataIncarnation,
                                        .model = &model_,
                                        .store = store_.get(),
                                        .aggregator = aggregator_.get(),
@@ -142,7 +142,7 @@ class DataServiceTest : public testing::Test {
     if (store_ != nullptr) store_->CancelWaiters(absl::CancelledError("the test is over"));
   }
 
-  std::unique_ptr<RawCall> Pull(int blob, int64_t version, uint64_t incarnation = kIncarnation) {
+  std::unique_ptr<RawCall> Pull(int blob, int64_t version, uint64_t incarnation = kDataIncarnation) {
     proto::PullRequest request;
     request.set_incarnation(incarnation);
     request.set_blob(blob);
@@ -151,7 +151,7 @@ class DataServiceTest : public testing::Test {
   }
   std::unique_ptr<RawCall> PullPart(int first_chunk, int num_chunks) {
     proto::PullRequest request;
-    request.set_incarnation(kIncarnation);
+    request.set_incarnation(kDataIncarnation);
     request.set_first_chunk(first_chunk);
     request.set_num_chunks(num_chunks);
     return Pull(request);
@@ -166,7 +166,7 @@ class DataServiceTest : public testing::Test {
 
   static proto::Offer OfferOf(uint32_t number, int vnode) {
     proto::Offer offer;
-    offer.set_incarnation(kIncarnation);
+    offer.set_incarnation(kDataIncarnation);
     offer.set_contribution(number);
     offer.set_step(0);
     offer.set_blob(kWte.value());
@@ -183,7 +183,7 @@ class DataServiceTest : public testing::Test {
   ChunkHeader HeaderOf(uint32_t number, int vnode, int chunk) const {
     return {.kind = ChunkKind::kGradient,
             .dtype = Dtype::kBf16,
-            .incarnation = kIncarnation,
+            .incarnation = kDataIncarnation,
             .step = 0,
             .blob = kWte,
             .use = 0,
@@ -245,7 +245,7 @@ TEST_F(DataServiceTest, APullWaitsForItsVersionAndGivesTheWireFormInChunks) {
     ASSERT_OK_AND_ASSIGN(const auto received, ReceivedMessage::Create(*message));
     ASSERT_OK_AND_ASSIGN(const ChunkHeader header, received.ParseChunk());
     EXPECT_EQ(header.kind, ChunkKind::kWeights);
-    EXPECT_EQ(header.incarnation, kIncarnation);
+    EXPECT_EQ(header.incarnation, kDataIncarnation);
     EXPECT_EQ(header.blob, kWte);
     EXPECT_EQ(header.step, 0);
     EXPECT_EQ(header.chunk, chunk);
@@ -262,7 +262,7 @@ TEST_F(DataServiceTest, APullWaitsForItsVersionAndGivesTheWireFormInChunks) {
 
 TEST_F(DataServiceTest, AStreamServesPullAfterPullUntilOneIsRefused) {
   proto::PullRequest request;
-  request.set_incarnation(kIncarnation);
+  request.set_incarnation(kDataIncarnation);
   store_->Publish(kWte, Version(0));
   RawCall call(*stub_, "/eps.proto.DataPlane/Pull");
   for (int pull = 0; pull < 3; ++pull) {
@@ -286,7 +286,7 @@ TEST_F(DataServiceTest, APullOfWhatIsNotThereIsRefused) {
   EXPECT_THAT(Pull(-1, 0)->Finish(), StatusIs(StatusCode::kNotFound, "blob: -1"));
   EXPECT_THAT(Pull(0, -1)->Finish(), StatusIs(StatusCode::kInvalidArgument, "version: -1"));
   EXPECT_THAT(Pull(0, 11)->Finish(), StatusIs(StatusCode::kInvalidArgument, "version: 11"));
-  EXPECT_THAT(Pull(0, 0, kIncarnation + 1)->Finish(), StatusIs(StatusCode::kFailedPrecondition, "incarnation"));
+  EXPECT_THAT(Pull(0, 0, kDataIncarnation + 1)->Finish(), StatusIs(StatusCode::kFailedPrecondition, "incarnation"));
   RawCall nonsense(*stub_, "/eps.proto.DataPlane/Pull");
   nonsense.Write(Bytes("\xff\xff\xff\xff"));
   nonsense.WritesDone();
@@ -482,7 +482,7 @@ TEST_F(DataServiceTest, AnOversizedMessageEndsTheStream) {
 
 TEST_F(DataServiceTest, ADaemonThatServesTakesNoGradients) {
   std::vector<std::unique_ptr<grpc::Service>> services;
-  services.push_back(NewDataService({.incarnation = kIncarnation, .model = &model_, .store = store_.get()}));
+  services.push_back(NewDataService({.incarnation = kDataIncarnation, .model = &model_, .store = store_.get()}));
   ASSERT_OK_AND_ASSIGN(const auto server, RpcServer::Start({.host = "127.0.0.1", .port = 0}, std::move(services), 0));
   grpc::GenericStub stub(grpc::CreateChannel(server->address(), grpc::InsecureChannelCredentials()));
   RawCall call(stub, "/eps.proto.DataPlane/Push");

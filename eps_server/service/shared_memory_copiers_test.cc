@@ -42,7 +42,7 @@
 namespace eps::server {
 namespace {
 
-constexpr uint64_t kIncarnation = 4711;
+constexpr uint64_t kCopiersIncarnation = 4711;
 constexpr BlobId kTable(0);  // nine chunks, the last one short; of embedding and head
 constexpr int kCopiers = 4;
 
@@ -106,7 +106,7 @@ class Peer {
   }
 
   void Say(SharedMessage message) {
-    message.incarnation = kIncarnation;
+    message.incarnation = kCopiersIncarnation;
     EXPECT_OK(SendPacket(socket_, EncodeSharedMessage(message), {}, Soon()));
   }
   void SayOffer(Of of, ChunkRange chunks, int64_t offset_bytes, absl::Span<std::byte> memory) {
@@ -219,7 +219,7 @@ class SharedMemoryCopiersTest : public testing::Test {
                                       .on_step_in = [](StepId) {}})
                       .value();
     aggregator_->BeginStep(StepId(0));
-    server_ = SharedMemoryServer::Start({.incarnation = kIncarnation,
+    server_ = SharedMemoryServer::Start({.incarnation = kCopiersIncarnation,
                                          .model = &model_,
                                          .store = store_.get(),
                                          .aggregator = aggregator_.get(),

@@ -28,7 +28,7 @@ namespace {
 
 using absl::StatusCode;
 
-constexpr uint64_t kIncarnation = 4711;
+constexpr uint64_t kServerIncarnation = 4711;
 constexpr int64_t kInboxBytes = kStagingBytes + 65536;
 constexpr int64_t kLastChunkBytes = 128;  // of blob 0, which has two chunks: 64 elements, in bf16
 
@@ -54,7 +54,7 @@ class SharedMemoryServerTest : public testing::Test {
 
   void Start(Aggregator* aggregator) {
     server_.reset();
-    server_ = SharedMemoryServer::Start({.incarnation = kIncarnation,
+    server_ = SharedMemoryServer::Start({.incarnation = kServerIncarnation,
                                          .model = &model_,
                                          .store = store_.get(),
                                          .aggregator = aggregator,
@@ -68,11 +68,12 @@ class SharedMemoryServerTest : public testing::Test {
   FileDescriptor Connect() { return ConnectLocal(server_->path()).value(); }
   static absl::Time Soon() { return absl::Now() + absl::Seconds(5); }
   static SharedMessage Hello() {
-    return {.kind = SharedMessageKind::kHello, .incarnation = kIncarnation, .step = 3, .offset_bytes = kInboxBytes};
+    return {
+        .kind = SharedMessageKind::kHello, .incarnation = kServerIncarnation, .step = 3, .offset_bytes = kInboxBytes};
   }
   static SharedMessage Pull(int32_t blob, int64_t version) {
     return {.kind = SharedMessageKind::kPull,
-            .incarnation = kIncarnation,
+            .incarnation = kServerIncarnation,
             .step = version,
             .blob = BlobId(blob),
             .number = 1,
@@ -80,14 +81,14 @@ class SharedMemoryServerTest : public testing::Test {
   }
   static SharedMessage Read(int32_t blob, int64_t version) {
     return {.kind = SharedMessageKind::kRead,
-            .incarnation = kIncarnation,
+            .incarnation = kServerIncarnation,
             .step = version,
             .blob = BlobId(blob),
             .num_chunks = 1};
   }
   static SharedMessage Offer(uint32_t number, int64_t offset_bytes) {
     return {.kind = SharedMessageKind::kOffer,
-            .incarnation = kIncarnation,
+            .incarnation = kServerIncarnation,
             .step = 0,
             .blob = BlobId(1),
             .use = 0,
@@ -112,7 +113,7 @@ class SharedMemoryServerTest : public testing::Test {
   }
   static SharedMessage Chunk(uint32_t number, int32_t chunk, int64_t offset_bytes) {
     return {.kind = SharedMessageKind::kChunk,
-            .incarnation = kIncarnation,
+            .incarnation = kServerIncarnation,
             .number = number,
             .chunk = chunk,
             .offset_bytes = offset_bytes};
@@ -268,10 +269,10 @@ TEST_F(SharedMemoryServerTest, AWrongHelloIsRefusedWithItsReason) {
       {{.kind = SharedMessageKind::kHello, .incarnation = 1, .offset_bytes = kInboxBytes},
        StatusCode::kFailedPrecondition,
        "incarnation: 1"},
-      {{.kind = SharedMessageKind::kHello, .incarnation = kIncarnation, .offset_bytes = kStagingBytes - 1},
+      {{.kind = SharedMessageKind::kHello, .incarnation = kServerIncarnation, .offset_bytes = kStagingBytes - 1},
        StatusCode::kInvalidArgument,
        "inbox bytes"},
-      {{.kind = SharedMessageKind::kHello, .incarnation = kIncarnation, .offset_bytes = int64_t{1} << 60},
+      {{.kind = SharedMessageKind::kHello, .incarnation = kServerIncarnation, .offset_bytes = int64_t{1} << 60},
        StatusCode::kInvalidArgument,
        "inbox bytes"},
   };
@@ -292,7 +293,7 @@ TEST_F(SharedMemoryServerTest, WhoDoesNotKnowTheIncarnationIsNotToldIt) {
   ASSERT_OK(refusal.status());
   EXPECT_EQ(refusal->kind, SharedMessageKind::kRefused);
   EXPECT_EQ(refusal->incarnation, 0u);
-  EXPECT_EQ(refusal->refusal.message().find(std::to_string(kIncarnation)), absl::string_view::npos);
+  EXPECT_EQ(refusal->refusal.message().find(std::to_string(kServerIncarnation)), absl::string_view::npos);
 }
 
 TEST_F(SharedMemoryServerTest, WhatMakesNoSenseIsRefusedByField) {

@@ -23,7 +23,7 @@ namespace {
 
 using absl::StatusCode;
 
-constexpr uint64_t kIncarnation = 77;
+constexpr uint64_t kStartingIncarnation = 77;
 
 // What a daemon says once it has started.
 class StartedControl final : public proto::Control::CallbackService {
@@ -40,7 +40,7 @@ class StartingServiceTest : public testing::Test {
  protected:
   void SetUp() override {
     server_ = RpcServer::Start({.host = "127.0.0.1", .port = 0},
-                               NewStartingServices({.incarnation = kIncarnation, .run = "books"}, &work_), 0)
+                               NewStartingServices({.incarnation = kStartingIncarnation, .run = "books"}, &work_), 0)
                   .value();
     channel_ = grpc::CreateChannel(server_->address(), grpc::InsecureChannelCredentials());
     control_ = proto::Control::NewStub(channel_);
@@ -73,7 +73,7 @@ class StartingServiceTest : public testing::Test {
 TEST_F(StartingServiceTest, StatusSaysWhatIsDoneAndHowFarItIs) {
   ASSERT_OK_AND_ASSIGN(proto::StatusReply status, Status());
   EXPECT_EQ(status.state(), "starting");
-  EXPECT_EQ(status.incarnation(), kIncarnation);
+  EXPECT_EQ(status.incarnation(), kStartingIncarnation);
   EXPECT_EQ(status.run(), "books");
   EXPECT_TRUE(status.has_start_work());
   EXPECT_EQ(status.start_work().what(), "");

@@ -299,42 +299,64 @@ class FakeWorker {
 
   std::vector<std::byte> Payload(const ContributionKey& key, int64_t chunk) const {
     const int64_t count = run_.model.blob(key.blob).chunk_elems(chunk);
+    const std::vector<float> sums = Sum(key, key.node, chunk * kChunkElems, count);
     std::vector<std::byte> payload(static_cast<size_t>(count * SizeOf(key.dtype)));
-    for (int64_t i = 0; i < count; ++i) {
-      const float value = Sum(key, key.node, chunk * kChunkElems + i);
+    for (size_t i = 0; i < sums.size(); ++i) {
       if (key.dtype == Dtype::kBf16) {
-        reinterpret_cast<uint16_t*>(payload.data())[i] = ToBf16(value).bits;
+        reinterpret_cast<uint16_t*>(payload.data())[i] = ToBf16(sums[i]).bits;
       } else if (key.dtype == Dtype::kF16) {
-        reinterpret_cast<uint16_t*>(payload.data())[i] = ToFp16(value).bits;
+        reinterpret_cast<uint16_t*>(payload.data())[i] = ToFp16(sums[i]).bits;
       } else {
-        reinterpret_cast<float*>(payload.data())[i] = value;
+        reinterpret_cast<float*>(payload.data())[i] = sums[i];
       }
     }
     return payload;
   }
-  float Sum(const ContributionKey& key, TreeNode node, int64_t elem) const {
-    if (!node.is_leaf()) {
-      const int left = LeftLeaves(node.count);
-      return Sum(key, {node.first, left}, elem) + Sum(key, {node.first + left, node.count - left}, elem);
-    }
-    // As an embedding does: nothing for rows of the token table that no token reads.
+
+  // Of `count` elements from `begin` on.
+  std::vector<float> Sum(const ContributionKey& key, TreeNode node, int64_t begin, int64_t count) const {
+    if (node.is_leaf()) return Gradients(key, node.first, begin, count);
+    const int left = LeftLeaves(node.count);
+    std::vector<float> sums = Sum(key, {node.first, left}, begin, count);
+    const std::vector<float> right = Sum(key, {node.first + left, node.count - left}, begin, count);
+    for (size_t i = 0; i < sums.size(); ++i) sums[i] += right[i];
+    return sums;
+  }
+
+  // They depend on the weights of the step's own version: a wrong one would show in the bits.
+  std::vector<float> Gradients(const ContributionKey& key, int vnode, int64_t begin, int64_t count) const {
     const TensorSpec& tensor = run_.model.blob(key.blob).tensors.front();
-    if (key.use == 0 && tensor.role == TensorRole::kTokenTable) {
-      const auto row = static_cast<int32_t>(elem / tensor.shape[1]);
-      if (!tokens_.at({key.step, node.first}).contains(row)) return 0;
+    const std::set<int32_t>* tokens = nullptr;
+    if (key.use == 0 && tensor.role == TensorRole::kTokenTable) tokens = &tokens_.at({key.step, vnode});
+    const std::byte* wire = run_.store->Wire(key.blob, ReadVersion(key.step)).data();
+    const float loss_scale = loss_scales_.at(key.step.value());
+    std::vector<float> gradients(static_cast<size_t>(count));
+    for (int64_t elem = begin; elem < begin + count; ++elem) {
+      // As an embedding does: nothing for rows of the token table that no token reads.
+      if (tokens != nullptr && !tokens->contains(static_cast<int32_t>(elem / tensor.shape[1]))) continue;
+      gradients[static_cast<size_t>(elem - begin)] =
+          Rounded((Noise(key, vnode, elem) + 1e-3f * Weight(wire, elem)) * loss_scale);
     }
-    // Depends on the weights of the step's own version: a wrong one would show in the bits.
-    const absl::Span<const std::byte> wire = run_.store->Wire(key.blob, ReadVersion(key.step));
-    const auto bits = [&] { return reinterpret_cast<const uint16_t*>(wire.data())[elem]; };
-    const Dtype form = run_.config.precision.wire;
-    const float weight = form == Dtype::kBf16  ? ToFloat(Bf16{bits()})
-                         : form == Dtype::kF16 ? ToFloat(Fp16{bits()})
-                                               : reinterpret_cast<const float*>(wire.data())[elem];
+    return gradients;
+  }
+  static float Noise(const ContributionKey& key, int vnode, int64_t elem) {
     const uint64_t mixed =
-        (static_cast<uint64_t>(key.step.value() * 31 + node.first * 7 + key.use) << 32 | static_cast<uint64_t>(elem)) *
+        (static_cast<uint64_t>(key.step.value() * 31 + vnode * 7 + key.use) << 32 | static_cast<uint64_t>(elem)) *
         0x9E3779B97F4A7C15u;
-    const float noise = static_cast<float>(static_cast<int64_t>(mixed >> 40) - (1 << 23)) * 0x1p-30f;
-    const float gradient = (noise + 1e-3f * weight) * loss_scales_.at(key.step.value());
+    return static_cast<float>(static_cast<int64_t>(mixed >> 40) - (1 << 23)) * 0x1p-30f;
+  }
+  float Weight(const std::byte* wire, int64_t elem) const {
+    switch (run_.config.precision.wire) {
+      case Dtype::kF32:
+        break;
+      case Dtype::kBf16:
+        return ToFloat(Bf16{reinterpret_cast<const uint16_t*>(wire)[elem]});
+      case Dtype::kF16:
+        return ToFloat(Fp16{reinterpret_cast<const uint16_t*>(wire)[elem]});
+    }
+    return reinterpret_cast<const float*>(wire)[elem];
+  }
+  float Rounded(float gradient) const {
     switch (run_.config.precision.gradients) {
       case Dtype::kF32:
         break;

@@ -46,9 +46,9 @@ bool IsFullOf(absl::Span<const std::byte> bytes, std::byte value) {
 }
 
 // A blob is full of its number, with the daemon as on the wire.
-class FakeTransport : public Transport {
+class PullTransport : public Transport {
  public:
-  explicit FakeTransport(const ModelSpec* model) : model_(*model) {}
+  explicit PullTransport(const ModelSpec* model) : model_(*model) {}
 
   // From now on the weights lie in this host's memory.
   void PutInPlace() {
@@ -98,7 +98,7 @@ class WeightPullerTest : public ::testing::Test {
     if (own_memory) device_ = std::make_unique<DeviceWithMemoryOfItsOwn>(std::move(device_));
     arena_.weights = {static_cast<std::byte*>(device_->Address({0, slot_bytes}).value())};
     std::fill_n(arena_.weights[0], slot_bytes, kUntouched);
-    transport_ = std::make_unique<FakeTransport>(&model_);
+    transport_ = std::make_unique<PullTransport>(&model_);
     if (in_place) transport_->PutInPlace();
     puller_ = std::make_unique<WeightPuller>(model_, *device_, *transport_, arena_, Dtype::kF32, clock_);
     pass_.shape.wire = pass_.shape.compute = Dtype::kF32;
@@ -129,7 +129,7 @@ class WeightPullerTest : public ::testing::Test {
   ModelSpec model_;
   std::unique_ptr<Device> device_;
   ArenaMap arena_;
-  std::unique_ptr<FakeTransport> transport_;
+  std::unique_ptr<PullTransport> transport_;
   PullClock clock_;
   std::unique_ptr<WeightPuller> puller_;
   PassContext pass_;

@@ -43,7 +43,7 @@ class TorchReference(SystemTest):
         return values
 
     def start(self, config, weights, context, name="hf"):
-        torch.set_num_threads(2)
+        torch.set_num_threads(1)
         self.context, self.weights = context, weights
         self.folder = self.work.path / name
         self.folder.mkdir()

@@ -27,7 +27,7 @@ using Kind = SdpaOperation::Kind;
 
 // ---- what is described ----
 
-const SdpaProblem kProblem = {.B = 2, .T = 6, .H = 4, .kv_heads = 4, .D = 8, .scale = 0.25};
+const SdpaProblem kGraphProblem = {.B = 2, .T = 6, .H = 4, .kv_heads = 4, .D = 8, .scale = 0.25};
 
 int64_t Count(const SdpaGraph& graph, Kind kind) {
   return std::count_if(graph.operations.begin(), graph.operations.end(),
@@ -42,7 +42,7 @@ std::set<int64_t> RealUids(const SdpaGraph& graph) {
 }
 
 TEST(SdpaGraphTest, ForwardsTensorsLieAsTheKernelTableHasThem) {
-  ASSERT_OK_AND_ASSIGN(const SdpaGraph graph, SdpaForwardGraph(kProblem));
+  ASSERT_OK_AND_ASSIGN(const SdpaGraph graph, SdpaForwardGraph(kGraphProblem));
   EXPECT_THAT(RealUids(graph), UnorderedElementsAre(kUidQ, kUidK, kUidV, kUidO, kUidStats));
   // qkv is (2, 6, 3, 4, 8): a token is 96 elements.
   const SdpaTensor &q = graph.tensor(kUidQ), &k = graph.tensor(kUidK), &v = graph.tensor(kUidV);
@@ -59,7 +59,7 @@ TEST(SdpaGraphTest, ForwardsTensorsLieAsTheKernelTableHasThem) {
   EXPECT_THAT(stats.strides, ElementsAre(24, 6, 1, 1));
   for (const int64_t uid : {kUidQ, kUidK, kUidV, kUidO}) EXPECT_EQ(graph.tensor(uid).type, ElementType::kBf16) << uid;
   EXPECT_EQ(stats.type, ElementType::kF32);
-  SdpaProblem in_fp16 = kProblem;
+  SdpaProblem in_fp16 = kGraphProblem;
   in_fp16.act = Dtype::kF16;
   ASSERT_OK_AND_ASSIGN(const SdpaGraph same, SdpaForwardGraph(in_fp16));
   for (const int64_t uid : {kUidQ, kUidK, kUidV, kUidO}) EXPECT_EQ(same.tensor(uid).type, ElementType::kF16) << uid;
@@ -68,7 +68,7 @@ TEST(SdpaGraphTest, ForwardsTensorsLieAsTheKernelTableHasThem) {
 }
 
 TEST(SdpaGraphTest, BackwardsTensorsLieAsTheKernelTableHasThem) {
-  ASSERT_OK_AND_ASSIGN(const SdpaGraph graph, SdpaBackwardGraph(kProblem));
+  ASSERT_OK_AND_ASSIGN(const SdpaGraph graph, SdpaBackwardGraph(kGraphProblem));
   EXPECT_THAT(RealUids(graph),
               UnorderedElementsAre(kUidQ, kUidK, kUidV, kUidO, kUidStats, kUidDO, kUidDQ, kUidDK, kUidDV, kUidDelta));
   for (const int64_t uid : {kUidQ, kUidDQ, kUidDK, kUidDV}) {
@@ -92,7 +92,7 @@ TEST(SdpaGraphTest, BackwardsTensorsLieAsTheKernelTableHasThem) {
 }
 
 TEST(SdpaGraphTest, RowsSumsArePackedAlsoOfSomeHeads) {
-  SdpaProblem some = kProblem;
+  SdpaProblem some = kGraphProblem;
   some.B = 1;
   some.H = some.kv_heads = 2;
   some.array_H = some.array_kv_heads = 4;
@@ -119,7 +119,7 @@ TEST(SdpaGraphTest, MasksAreOnlyThereWhereTheyAreAskedFor) {
                             [](const SdpaTensor& tensor) { return tensor.uid == kUidMasked; }),
                 masks);
     };
-    SdpaProblem problem = kProblem;
+    SdpaProblem problem = kGraphProblem;
     expect_masks(problem, 0, 0, 1);
     problem.window = 3;
     expect_masks(problem, 0, 1, 1);
@@ -136,7 +136,7 @@ TEST(SdpaGraphTest, MasksAreOnlyThereWhereTheyAreAskedFor) {
 }
 
 TEST(SdpaGraphTest, BackwardThatIsNotCausalMasksColumnsBehindTheLastTile) {
-  SdpaProblem problem = kProblem;
+  SdpaProblem problem = kGraphProblem;
   problem.causal = false;
   ASSERT_OK_AND_ASSIGN(const SdpaGraph forward, SdpaForwardGraph(problem));
   EXPECT_EQ(Count(forward, Kind::kSelect), 0);
@@ -148,7 +148,7 @@ TEST(SdpaGraphTest, BackwardThatIsNotCausalMasksColumnsBehindTheLastTile) {
 
 // What the library's engines recognise is an order of operations, of which the interpreter would take many.
 TEST(SdpaGraphTest, TheOrderIsThatOfTheLibrarysFrontEnd) {
-  SdpaProblem problem = kProblem;
+  SdpaProblem problem = kGraphProblem;
   problem.window = 3;
   problem.documents = true;
   problem.dropout = 0.2;
@@ -188,7 +188,7 @@ TEST(SdpaGraphTest, TheOrderIsThatOfTheLibrarysFrontEnd) {
 }
 
 TEST(SdpaGraphTest, DocumentsAreABiasOfAllHeads) {
-  SdpaProblem problem = kProblem;
+  SdpaProblem problem = kGraphProblem;
   problem.documents = true;
   problem.causal = false;
   for (const auto make : {&SdpaForwardGraph, &SdpaBackwardGraph}) {
@@ -200,7 +200,7 @@ TEST(SdpaGraphTest, DocumentsAreABiasOfAllHeads) {
 }
 
 TEST(SdpaGraphTest, DropoutIsAnArrayOfFactors) {
-  SdpaProblem problem = kProblem;
+  SdpaProblem problem = kGraphProblem;
   problem.dropout = 0.2;
   ASSERT_OK_AND_ASSIGN(const SdpaGraph forward, SdpaForwardGraph(problem));
   ASSERT_OK_AND_ASSIGN(const SdpaGraph backward, SdpaBackwardGraph(problem));
@@ -211,13 +211,13 @@ TEST(SdpaGraphTest, DropoutIsAnArrayOfFactors) {
     EXPECT_EQ(graph.tensor(kUidOne).value, 1.0f);
   }
   EXPECT_EQ(backward.tensor(kUidOneDelta).value, 1.0f);
-  ASSERT_OK_AND_ASSIGN(const SdpaGraph without, SdpaBackwardGraph(kProblem));
+  ASSERT_OK_AND_ASSIGN(const SdpaGraph without, SdpaBackwardGraph(kGraphProblem));
   EXPECT_EQ(RealUids(without).count(kUidKept), 0u);
   EXPECT_EQ(without.tensor(kUidOneDelta).value, 1.0f);
 }
 
 TEST(SdpaGraphTest, SharedHeadsAreFewer) {
-  SdpaProblem problem = kProblem;
+  SdpaProblem problem = kGraphProblem;
   problem.kv_heads = 2;
   ASSERT_OK_AND_ASSIGN(const SdpaGraph graph, SdpaBackwardGraph(problem));
   // A token is 4 + 2 + 2 heads of 8.
@@ -230,7 +230,7 @@ TEST(SdpaGraphTest, SharedHeadsAreFewer) {
 TEST(SdpaGraphTest, UidsAreUniqueAndDefinedBeforeTheyAreUsed) {
   for (const auto make : {&SdpaForwardGraph, &SdpaBackwardGraph}) {
     for (const bool all : {false, true}) {
-      SdpaProblem problem = kProblem;
+      SdpaProblem problem = kGraphProblem;
       problem.kv_heads = 1;
       if (all) {
         problem.window = 3;
@@ -256,14 +256,14 @@ TEST(SdpaGraphTest, UidsAreUniqueAndDefinedBeforeTheyAreUsed) {
 
 TEST(SdpaGraphTest, WhatIsNoProblemHasNoGraph) {
   for (const auto make : {&SdpaForwardGraph, &SdpaBackwardGraph}) {
-    SdpaProblem problem = kProblem;
+    SdpaProblem problem = kGraphProblem;
     problem.kv_heads = 3;
     EXPECT_THAT(make(problem), StatusIs(absl::StatusCode::kInvalidArgument, "kv_heads 3"));
   }
 }
 
 TEST(SdpaGraphTest, ArraysAreBoundToTheirTensors) {
-  SdpaProblem problem = kProblem;
+  SdpaProblem problem = kGraphProblem;
   problem.kv_heads = 2;
   std::vector<uint16_t> qkv(2 * 6 * 64), dqkv(qkv.size()), o(2 * 6 * 32), d_o(o.size());
   std::vector<float> lse(2 * 4 * 6), delta(lse.size());

@@ -15,11 +15,12 @@ namespace {
 
 constexpr int kAmpere = 8, kHopper = 9, kBlackwell = 10;
 
-SdpaProblem Gpt2() { return {.B = 8, .T = 1024, .H = 12, .kv_heads = 12, .D = 64, .scale = 0.125}; }
+SdpaProblem Gpt2Attention() { return {.B = 8, .T = 1024, .H = 12, .kv_heads = 12, .D = 64, .scale = 0.125}; }
 
 TEST(SdpaProblemTest, FusedAttentionTakesAModelInBf16OnEveryGpu) {
-  for (const int sm_major : {kAmpere, kHopper, kBlackwell, 12}) EXPECT_OK(CheckFusedAttention(Gpt2(), sm_major));
-  SdpaProblem problem = Gpt2();
+  for (const int sm_major : {kAmpere, kHopper, kBlackwell, 12})
+    EXPECT_OK(CheckFusedAttention(Gpt2Attention(), sm_major));
+  SdpaProblem problem = Gpt2Attention();
   problem.causal = false;
   problem.kv_heads = 4;
   EXPECT_OK(CheckFusedAttention(problem, kHopper));
@@ -27,7 +28,7 @@ TEST(SdpaProblemTest, FusedAttentionTakesAModelInBf16OnEveryGpu) {
 
 TEST(SdpaProblemTest, FusedAttentionTakesWindowsDocumentsAndDropout) {
   for (const int sm_major : {kAmpere, kHopper, kBlackwell, 12}) {
-    SdpaProblem problem = Gpt2();
+    SdpaProblem problem = Gpt2Attention();
     problem.window = 512;
     problem.documents = true;
     EXPECT_OK(CheckFusedAttention(problem, sm_major));
@@ -39,7 +40,7 @@ TEST(SdpaProblemTest, FusedAttentionTakesWindowsDocumentsAndDropout) {
 
 TEST(SdpaProblemTest, FusedAttentionLeavesTheRestToThePlainKernel) {
   const auto refused = [](auto change, int sm_major, const std::string& why) {
-    SdpaProblem problem = Gpt2();
+    SdpaProblem problem = Gpt2Attention();
     change(problem);
     EXPECT_THAT(CheckFusedAttention(problem, sm_major), StatusIs(absl::StatusCode::kUnimplemented, why));
   };
@@ -50,7 +51,7 @@ TEST(SdpaProblemTest, FusedAttentionLeavesTheRestToThePlainKernel) {
   refused([](SdpaProblem& p) { p.D = 264; }, kHopper, "D 264");
   refused([](SdpaProblem& p) { p.D = 136; }, kAmpere, "D 136 is not a multiple of 8 up to 128, as sm_8x");
   refused([](SdpaProblem& p) { p.D = 256; }, kBlackwell, "D 256");
-  SdpaProblem problem = Gpt2();
+  SdpaProblem problem = Gpt2Attention();
   problem.D = 256;
   EXPECT_OK(CheckFusedAttention(problem, kHopper));
   problem.D = 128;
@@ -59,12 +60,12 @@ TEST(SdpaProblemTest, FusedAttentionLeavesTheRestToThePlainKernel) {
 
 TEST(SdpaProblemTest, WhatIsNoProblemIsRefusedByField) {
   const auto refused = [](auto change, const std::string& why) {
-    SdpaProblem problem = Gpt2();
+    SdpaProblem problem = Gpt2Attention();
     change(problem);
     EXPECT_THAT(CheckSdpaProblem(problem), StatusIs(absl::StatusCode::kInvalidArgument, why));
     EXPECT_THAT(CheckFusedAttention(problem, kHopper), StatusIs(absl::StatusCode::kInvalidArgument, why));
   };
-  EXPECT_OK(CheckSdpaProblem(Gpt2()));
+  EXPECT_OK(CheckSdpaProblem(Gpt2Attention()));
   refused([](SdpaProblem& p) { p.B = 0; }, "B 0");
   refused([](SdpaProblem& p) { p.T = -1; }, "T -1");
   refused([](SdpaProblem& p) { p.H = 0; }, "H 0");

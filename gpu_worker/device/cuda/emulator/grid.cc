@@ -4,7 +4,6 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
-#include <deque>
 #include <functional>
 #include <memory>
 #include <vector>
@@ -39,9 +38,9 @@ struct Warp {
 };
 
 struct EmulatedThread {
-  std::unique_ptr<Fiber> fiber;
   unsigned index = 0;
-  bool finished = true;
+  Fiber* fiber = nullptr;  // from where it begins until it is finished
+  bool finished = false;
   const Barrier* waits_at = nullptr;
   uint64_t waits_in_phase = 0;
 
@@ -50,32 +49,32 @@ struct EmulatedThread {
 
 }  // namespace
 
-// Runs one block after another; its fibers serve them all.
+// Runs one block after another. A thread has a fiber from where it begins until it is finished, which then serves the
+// next: threads that never wait for each other run one after another on a single stack.
 class GridRunner::Block {
  public:
   explicit Block(GridOrder order) : order_(order) {}
   ~Block() {
     body_ = nullptr;
-    for (const auto& thread : threads_) main_.SwitchTo(*thread->fiber);
+    for (const auto& fiber : fibers_) main_.SwitchTo(*fiber);
   }
 
   void Begin(const LaunchShape& shape, const std::function<void()>& body) {
     EPS_CHECK(shape.threads >= 1 && shape.threads <= kMaxBlockThreads && shape.threads % kWarpThreads == 0);
     EPS_CHECK(shape.shared_bytes <= kMaxSharedBytes);
     EPS_CHECK(shape.blocks_x <= kMaxBlocksX && shape.blocks_y <= kMaxBlocksY);
-    num_threads_ = static_cast<size_t>(shape.threads);
     body_ = &body;
-    while (threads_.size() < num_threads_) AddThread();
+    threads_.resize(static_cast<size_t>(shape.threads));
+    warps_.assign(threads_.size() / kWarpThreads, Warp());
     shared_.resize(static_cast<size_t>(shape.shared_bytes) + kSharedAlignBytes);
     block_.members = shape.threads;
   }
 
   void Run() {
     std::fill(shared_.begin(), shared_.end(), std::byte{0xFF});
-    for (size_t i = 0; i < num_threads_; ++i) threads_[i]->finished = false;
-    unfinished_ = num_threads_;
-    const size_t last = order_ == GridOrder::kForward ? num_threads_ - 1 : 0;
-    main_.SwitchTo(NextAfter(last));
+    for (size_t i = 0; i < threads_.size(); ++i) threads_[i] = {.index = static_cast<unsigned>(i)};
+    unfinished_ = threads_.size();
+    main_.SwitchTo(FiberOf(order_ == GridOrder::kForward ? threads_.front() : threads_.back()));
   }
 
   void* shared() {
@@ -96,51 +95,72 @@ class GridRunner::Block {
       ++barrier.phase;
       return;
     }
-    EmulatedThread& thread = *threads_[threadIdx.x];
+    EmulatedThread& thread = threads_[threadIdx.x];
     thread.waits_at = &barrier;
     thread.waits_in_phase = barrier.phase;
-    thread.fiber->SwitchTo(NextAfter(thread.index));
+    thread.fiber->SwitchTo(FiberOf(NextAfter(thread.index)));
     thread.waits_at = nullptr;
   }
 
  private:
   static constexpr size_t kSharedAlignBytes = 16;
 
-  // Whoever may run and is next in order behind thread `index`, and behind the last one the first: its fiber, for which
-  // threadIdx is set.
-  Fiber& NextAfter(size_t index) {
-    for (size_t i = 0; i < num_threads_; ++i) {
-      index = order_ == GridOrder::kForward ? (index + 1 < num_threads_ ? index + 1 : 0)
-                                            : (index > 0 ? index - 1 : num_threads_ - 1);
-      EmulatedThread& thread = *threads_[index];
-      if (!thread.can_run()) continue;
-      threadIdx = {thread.index, 0, 0};
-      return *thread.fiber;
-    }
-    constexpr bool kEveryThreadWaits = true;  // and nobody is left to come
-    EPS_CHECK(!kEveryThreadWaits);
+  // Whoever may run and is next in order behind thread `index`, and behind the last one the first: of its own warp, as long
+  // as one of these may, since their stacks are in the cache.
+  EmulatedThread& NextAfter(size_t index) {
+    const size_t first = index / kWarpThreads * kWarpThreads;
+    if (EmulatedThread* next = NextWithin(first, kWarpThreads, index)) return *next;
+    EmulatedThread* next =
+        NextWithin(0, threads_.size(), order_ == GridOrder::kForward ? first + kWarpThreads - 1 : first);
+    const bool every_thread_waits = next == nullptr;  // and nobody is left to come
+    EPS_CHECK(!every_thread_waits);
+    return *next;
   }
 
-  void AddThread() {
-    EmulatedThread& thread = *threads_.emplace_back(std::make_unique<EmulatedThread>());
-    thread.index = static_cast<unsigned>(threads_.size() - 1);
-    thread.fiber = std::make_unique<Fiber>([this, &thread] {
+  // The same among `count` threads from `first` on; null: none of them may.
+  EmulatedThread* NextWithin(size_t first, size_t count, size_t index) {
+    for (size_t i = 0; i < count; ++i) {
+      index = order_ == GridOrder::kForward ? (index + 1 < first + count ? index + 1 : first)
+                                            : (index > first ? index - 1 : first + count - 1);
+      if (threads_[index].can_run()) return &threads_[index];
+    }
+    return nullptr;
+  }
+
+  // What is to be switched to for `thread` to go on, or to begin; threadIdx is set for it.
+  Fiber& FiberOf(EmulatedThread& thread) {
+    threadIdx = {thread.index, 0, 0};
+    if (thread.fiber == nullptr) {
+      if (free_.empty()) AddFiber();
+      thread.fiber = free_.back();
+      free_.pop_back();
+    }
+    return *thread.fiber;
+  }
+
+  void AddFiber() {
+    fibers_.push_back(std::make_unique<Fiber>([this] {
       while (body_ != nullptr) {
+        EmulatedThread& thread = threads_[threadIdx.x];
+        Fiber& fiber = *thread.fiber;
         (*body_)();
         thread.finished = true;
-        thread.fiber->SwitchTo(--unfinished_ == 0 ? main_ : NextAfter(thread.index));
+        free_.push_back(&fiber);
+        Fiber& next = --unfinished_ == 0 ? main_ : FiberOf(NextAfter(thread.index));
+        if (&next != &fiber) fiber.SwitchTo(next);
       }
-    });
-    if (threads_.size() % kWarpThreads == 0) warps_.emplace_back();
+    }));
+    free_.push_back(fibers_.back().get());
   }
 
   const GridOrder order_;
-  const std::function<void()>* body_ = nullptr;           // null: the fibers end
-  size_t num_threads_ = 0;                                // of the grid that runs; fibers may be more
-  size_t unfinished_ = 0;                                 // of these, in the block that runs
-  Fiber main_;                                            // who runs the block
-  std::vector<std::unique_ptr<EmulatedThread>> threads_;  // by address: their fibers know them
-  std::deque<Warp> warps_;
+  const std::function<void()>* body_ = nullptr;  // null: the fibers end
+  std::vector<EmulatedThread> threads_;          // of the block that runs
+  size_t unfinished_ = 0;                        // of these
+  Fiber main_;                                   // who runs the block
+  std::vector<std::unique_ptr<Fiber>> fibers_;
+  std::vector<Fiber*> free_;  // that no thread has; the last one was the last to run
+  std::vector<Warp> warps_;
   Barrier block_;
   std::array<bool, 2> any_ = {};
   std::vector<std::byte> shared_;

@@ -123,7 +123,7 @@ TEST(GridDeathTest, ThreadsThatWaitForNobodyEndTheProgram) {
                         [] {
                           if (threadIdx.x < 32) __syncthreads();
                         }),
-               "EveryThreadWaits");
+               "every_thread_waits");
 }
 
 }  // namespace
