@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <cstdlib>
 #include <string>
 #include <vector>
 
@@ -11,6 +10,7 @@
 #include "common/base/control_groups.h"
 #include "common/base/exit_code.h"
 #include "common/base/memory_room.h"
+#include "common/testing/environment_variable.h"
 #include "common/testing/status_matchers.h"
 #include "common/testing/temp_dir.h"
 #include "gmock/gmock.h"
@@ -80,7 +80,7 @@ TEST(WorkerFlagsTest, OneMoreHasWhatIsLeft) {
 }
 
 TEST(WorkerFlagsTest, AllPlanWithOneProfile) {
-  setenv("XDG_CACHE_HOME", "/dev/null", 1);  // where nothing is kept
+  const EnvironmentVariable cache("XDG_CACHE_HOME", "/dev/null");  // where nothing is kept
   WorkerFlags flags;
   flags.SetDefaultProfile(2);
   EXPECT_EQ(flags.profile, worker::kNominalProfile);

@@ -290,7 +290,8 @@ class TrainingDaemon final : public Daemon {
 
   std::unique_ptr<DaemonPage> TakePage(const absl::Status& ended) override {
     DaemonView view = View();
-    view.phase = ended.ok() ? run_state::kFinished : run_state::kFailed;
+    // One that was told to end before has not finished, as its coordinator says too.
+    view.phase = !ended.ok() ? run_state::kFailed : stopped_early_ ? run_state::kFinishing : run_state::kFinished;
     front_->page().Show([view] { return view; });
     return front_->TakePage();
   }

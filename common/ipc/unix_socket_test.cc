@@ -11,6 +11,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "common/testing/environment_variable.h"
 #include "common/testing/status_matchers.h"
 #include "common/testing/temp_dir.h"
 #include "gtest/gtest.h"
@@ -27,7 +28,7 @@ class UnixSocketTest : public testing::Test {
   // Paths below gtest's own folder may be too long for a socket.
   UnixSocketTest() : folder_("/tmp/eps-socket-test-XXXXXX") {
     EXPECT_NE(mkdtemp(folder_.data()), nullptr);
-    setenv("XDG_RUNTIME_DIR", folder_.c_str(), 1);
+    runtime_dir_.Set(folder_.c_str());
   }
   ~UnixSocketTest() override { std::filesystem::remove_all(folder_); }
 
@@ -44,6 +45,7 @@ class UnixSocketTest : public testing::Test {
   }
 
   std::string folder_;
+  EnvironmentVariable runtime_dir_{"XDG_RUNTIME_DIR", nullptr};
 };
 
 TEST_F(UnixSocketTest, FolderAndSocketBelongToTheUserAloneAndAreRemoved) {
@@ -82,16 +84,15 @@ TEST_F(UnixSocketTest, WhatAKilledProcessLeftIsRemovedAtTheNextStartAndALivingOn
 TEST_F(UnixSocketTest, APathThatIsTooLongIsRefusedAndNothingIsLeft) {
   const std::string longer = folder_ + "/" + std::string(100, 'x');
   std::filesystem::create_directory(longer);
-  setenv("XDG_RUNTIME_DIR", longer.c_str(), 1);
+  runtime_dir_.Set(longer.c_str());
   EXPECT_THAT(LocalListener::Create(), StatusIs(StatusCode::kInvalidArgument));
   EXPECT_TRUE(std::filesystem::is_empty(longer));
 }
 
 TEST_F(UnixSocketTest, WithoutARuntimeFolderTheTemporaryOneIsTaken) {
-  setenv("XDG_RUNTIME_DIR", (folder_ + "/none").c_str(), 1);
-  setenv("TMPDIR", folder_.c_str(), 1);
+  runtime_dir_.Set((folder_ + "/none").c_str());
+  const EnvironmentVariable temporary("TMPDIR", folder_.c_str());
   const auto listener = LocalListener::Create();
-  unsetenv("TMPDIR");
   ASSERT_THAT(listener, IsOk());
   EXPECT_EQ(DirName(DirName(listener->path())), folder_);
 }

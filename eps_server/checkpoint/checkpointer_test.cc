@@ -390,16 +390,20 @@ TEST(CheckpointerTest, WithoutAUsefulLatestTheNewestCompleteOneIsTaken) {
 class FileLimit {
  public:
   explicit FileLimit(rlim_t max_bytes) {
-    signal(SIGXFSZ, SIG_IGN);  // an error instead
+    handler_ = signal(SIGXFSZ, SIG_IGN);  // an error instead
     getrlimit(RLIMIT_FSIZE, &before_);
     rlimit limit = before_;
     limit.rlim_cur = max_bytes;
     setrlimit(RLIMIT_FSIZE, &limit);
   }
-  ~FileLimit() { setrlimit(RLIMIT_FSIZE, &before_); }
+  ~FileLimit() {
+    setrlimit(RLIMIT_FSIZE, &before_);
+    signal(SIGXFSZ, handler_);
+  }
 
  private:
   rlimit before_;
+  sighandler_t handler_ = SIG_DFL;
 };
 
 TEST(CheckpointerTest, AWriteThatFailsLeavesWhatStoodBefore) {

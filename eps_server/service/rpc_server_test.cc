@@ -33,6 +33,8 @@
 namespace eps::server {
 namespace {
 
+using grpc::StatusCode;
+
 constexpr char kHealth[] = "/grpc.health.v1.Health/Check";
 constexpr char kHttp2Preface[] = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
@@ -139,10 +141,10 @@ TEST_F(DoorTest, NoTokenAndAnotherTokenAreRefused) {
   const Keys other;
   Start(WithToken(WithTls(keys_), keys_));
   const grpc::Status none = Ask({.ca_file = keys_.ca});
-  EXPECT_EQ(none.error_code(), grpc::StatusCode::UNAUTHENTICATED);
+  EXPECT_EQ(none.error_code(), StatusCode::UNAUTHENTICATED);
   EXPECT_NE(none.error_message().find("--token-file"), std::string::npos) << none.error_message();
   const grpc::Status wrong = Ask({.ca_file = keys_.ca, .token_file = other.token});
-  EXPECT_EQ(wrong.error_code(), grpc::StatusCode::UNAUTHENTICATED);
+  EXPECT_EQ(wrong.error_code(), StatusCode::UNAUTHENTICATED);
   EXPECT_EQ(wrong.error_message(), "the token is not this daemon's");
 }
 
@@ -152,12 +154,12 @@ TEST_F(DoorTest, ATokenInAnotherShapeIsRefused) {
   const std::string token = ReadFile(keys_.token).value();
   for (const std::string& value : {token, "Basic " + token, "bearer" + token, std::string("Bearer "),
                                    "Bearer  " + token, "Bearer " + token.substr(1), "Bearer " + token + "0"}) {
-    EXPECT_EQ(Ask(channel, value).error_code(), grpc::StatusCode::UNAUTHENTICATED);
+    EXPECT_EQ(Ask(channel, value).error_code(), StatusCode::UNAUTHENTICATED);
   }
   EXPECT_TRUE(Ask(channel, "Bearer " + token).ok());
   // Not even when one of two is right.
   EXPECT_EQ(Ask(Channel({.ca_file = keys_.ca, .token_file = keys_.token}), "Bearer x").error_code(),
-            grpc::StatusCode::UNAUTHENTICATED);
+            StatusCode::UNAUTHENTICATED);
 }
 
 TEST_F(DoorTest, EveryServiceIsBehindTheDoor) {
@@ -168,24 +170,24 @@ TEST_F(DoorTest, EveryServiceIsBehindTheDoor) {
     // Let in, they say that nothing is trained, and that the request names no daemon of this incarnation.
     grpc::ClientContext push_context, pull_context;
     const auto push = stub->Push(&push_context);
-    EXPECT_EQ(push->Finish().error_code() == grpc::StatusCode::UNAUTHENTICATED, !has_token) << "push";
+    EXPECT_EQ(push->Finish().error_code() == StatusCode::UNAUTHENTICATED, !has_token) << "push";
     const auto pull = stub->Pull(&pull_context);
     pull->Write({});
-    EXPECT_EQ(pull->Finish().error_code() == grpc::StatusCode::UNAUTHENTICATED, !has_token) << "pull";
-    EXPECT_EQ(Ask(channel).error_code() == grpc::StatusCode::UNAUTHENTICATED, !has_token) << "health";
+    EXPECT_EQ(pull->Finish().error_code() == StatusCode::UNAUTHENTICATED, !has_token) << "pull";
+    EXPECT_EQ(Ask(channel).error_code() == StatusCode::UNAUTHENTICATED, !has_token) << "health";
   }
 }
 
 TEST_F(DoorTest, AServerOfAnotherCaIsNotBelieved) {
   const Keys other;
   Start(WithToken(WithTls(keys_), keys_));
-  EXPECT_EQ(Ask({.ca_file = other.ca, .token_file = keys_.token}).error_code(), grpc::StatusCode::UNAVAILABLE);
+  EXPECT_EQ(Ask({.ca_file = other.ca, .token_file = keys_.token}).error_code(), StatusCode::UNAVAILABLE);
 }
 
 TEST_F(DoorTest, AServerOfAnotherNameIsNotBelieved) {
   const Keys elsewhere({"node7.cluster", "10.0.0.7"});
   Start(WithTls(elsewhere));
-  EXPECT_EQ(Ask({.ca_file = elsewhere.ca}).error_code(), grpc::StatusCode::UNAVAILABLE);
+  EXPECT_EQ(Ask({.ca_file = elsewhere.ca}).error_code(), StatusCode::UNAVAILABLE);
 }
 
 TEST_F(DoorTest, AnExpiredServerIsNotBelieved) {
@@ -194,7 +196,7 @@ TEST_F(DoorTest, AnExpiredServerIsNotBelieved) {
   EXPECT_THAT(NewServerCredentials(WithTls(expired), absl::Now()),
               StatusIs(absl::StatusCode::kInvalidArgument, "expired"));
   Start(WithTls(expired), {}, then);
-  EXPECT_EQ(Ask({.ca_file = expired.ca}, then).error_code(), grpc::StatusCode::UNAVAILABLE);
+  EXPECT_EQ(Ask({.ca_file = expired.ca}, then).error_code(), StatusCode::UNAVAILABLE);
 }
 
 TEST_F(DoorTest, OnlyClientsOfTheCaAreLetIn) {
@@ -203,11 +205,11 @@ TEST_F(DoorTest, OnlyClientsOfTheCaAreLetIn) {
   const auto ask = [this](const std::string& certificate, const std::string& key) {
     return Ask({.ca_file = keys_.ca, .certificate_file = certificate, .key_file = key}).error_code();
   };
-  EXPECT_EQ(ask(keys_.client_certificate, keys_.client_key), grpc::StatusCode::OK);
-  EXPECT_EQ(ask("", ""), grpc::StatusCode::UNAVAILABLE);
-  EXPECT_EQ(ask(other.client_certificate, other.client_key), grpc::StatusCode::UNAVAILABLE);
+  EXPECT_EQ(ask(keys_.client_certificate, keys_.client_key), StatusCode::OK);
+  EXPECT_EQ(ask("", ""), StatusCode::UNAVAILABLE);
+  EXPECT_EQ(ask(other.client_certificate, other.client_key), StatusCode::UNAVAILABLE);
   // Stolen from a server it does not make a client.
-  EXPECT_EQ(ask(keys_.server_certificate, keys_.server_key), grpc::StatusCode::UNAVAILABLE);
+  EXPECT_EQ(ask(keys_.server_certificate, keys_.server_key), StatusCode::UNAVAILABLE);
 }
 
 TEST_F(DoorTest, AnExpiredClientIsKeptOut) {
@@ -217,7 +219,7 @@ TEST_F(DoorTest, AnExpiredClientIsKeptOut) {
   EXPECT_EQ(
       Ask({.ca_file = keys_.ca, .certificate_file = expired.client_certificate, .key_file = expired.client_key}, then)
           .error_code(),
-      grpc::StatusCode::UNAVAILABLE);
+      StatusCode::UNAVAILABLE);
 }
 
 TEST_F(DoorTest, ACertificateDoesNotReplaceTheTokenNorATokenTheCertificate) {
@@ -226,29 +228,29 @@ TEST_F(DoorTest, ACertificateDoesNotReplaceTheTokenNorATokenTheCertificate) {
                             .certificate_file = keys_.client_certificate,
                             .key_file = keys_.client_key,
                             .token_file = keys_.token};
-  EXPECT_EQ(Ask(both).error_code(), grpc::StatusCode::OK);
+  EXPECT_EQ(Ask(both).error_code(), StatusCode::OK);
   ClientDoors no_token = both, no_certificate = both;
   no_token.token_file = "";
   no_certificate.certificate_file = no_certificate.key_file = "";
-  EXPECT_EQ(Ask(no_token).error_code(), grpc::StatusCode::UNAUTHENTICATED);
-  EXPECT_EQ(Ask(no_certificate).error_code(), grpc::StatusCode::UNAVAILABLE);
+  EXPECT_EQ(Ask(no_token).error_code(), StatusCode::UNAUTHENTICATED);
+  EXPECT_EQ(Ask(no_certificate).error_code(), StatusCode::UNAVAILABLE);
 }
 
 TEST_F(DoorTest, PlaintextToATlsPortAndTlsToAPlaintextPortFail) {
   Start(WithTls(keys_));
-  EXPECT_EQ(Ask(ClientDoors{}).error_code(), grpc::StatusCode::UNAVAILABLE);
-  EXPECT_EQ(Ask({.token_file = keys_.token}).error_code(), grpc::StatusCode::UNAVAILABLE);
+  EXPECT_EQ(Ask(ClientDoors{}).error_code(), StatusCode::UNAVAILABLE);
+  EXPECT_EQ(Ask({.token_file = keys_.token}).error_code(), StatusCode::UNAVAILABLE);
   Start({});
-  EXPECT_EQ(Ask({.ca_file = keys_.ca}).error_code(), grpc::StatusCode::UNAVAILABLE);
-  EXPECT_EQ(Ask(ClientDoors{}).error_code(), grpc::StatusCode::OK);
+  EXPECT_EQ(Ask({.ca_file = keys_.ca}).error_code(), StatusCode::UNAVAILABLE);
+  EXPECT_EQ(Ask(ClientDoors{}).error_code(), StatusCode::OK);
 }
 
 TEST_F(DoorTest, OnLoopbackATokenAloneIsADoorToo) {
   const Keys other;
   Start({.token_file = keys_.token});
-  EXPECT_EQ(Ask({.token_file = keys_.token}).error_code(), grpc::StatusCode::OK);
-  EXPECT_EQ(Ask({.token_file = other.token}).error_code(), grpc::StatusCode::UNAUTHENTICATED);
-  EXPECT_EQ(Ask(ClientDoors{}).error_code(), grpc::StatusCode::UNAUTHENTICATED);
+  EXPECT_EQ(Ask({.token_file = keys_.token}).error_code(), StatusCode::OK);
+  EXPECT_EQ(Ask({.token_file = other.token}).error_code(), StatusCode::UNAUTHENTICATED);
+  EXPECT_EQ(Ask(ClientDoors{}).error_code(), StatusCode::UNAUTHENTICATED);
 }
 
 TEST_F(DoorTest, NothingIsSaidToAnotherMachineInPlaintext) {
@@ -286,8 +288,8 @@ TEST_F(DoorTest, WhatTakesTheServicesPlaceIsBehindTheSameDoor) {
   std::vector<std::unique_ptr<grpc::Service>> services;
   services.push_back(NewDataService({.incarnation = 2, .model = &model_}));
   ASSERT_OK(server_->Replace(std::move(services), 1 << 20));
-  EXPECT_EQ(Ask({.ca_file = keys_.ca, .token_file = keys_.token}).error_code(), grpc::StatusCode::OK);
-  EXPECT_EQ(Ask({.ca_file = keys_.ca}).error_code(), grpc::StatusCode::UNAUTHENTICATED);
+  EXPECT_EQ(Ask({.ca_file = keys_.ca, .token_file = keys_.token}).error_code(), StatusCode::OK);
+  EXPECT_EQ(Ask({.ca_file = keys_.ca}).error_code(), StatusCode::UNAUTHENTICATED);
 }
 
 TEST_F(LimitTest, OneConnectionTooManyIsClosedAtOnceAndAPlaceThatIsLeftIsFree) {
@@ -397,7 +399,7 @@ TEST_F(LimitTest, AMessageBeyondTheLimitIsRefused) {
   request.GetReflection()->MutableUnknownFields(&request)->AddLengthDelimited(99, std::string(3 << 20, 'x'));
   const auto pull = stub->Pull(&context);
   pull->Write(request);
-  EXPECT_EQ(pull->Finish().error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
+  EXPECT_EQ(pull->Finish().error_code(), StatusCode::RESOURCE_EXHAUSTED);
 }
 
 }  // namespace

@@ -1,12 +1,12 @@
 #include "gpu_worker/profile/kept_profile.h"
 
 #include <algorithm>
-#include <cstdlib>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "common/base/file_util.h"
+#include "common/testing/environment_variable.h"
 #include "common/testing/status_matchers.h"
 #include "common/testing/temp_dir.h"
 #include "gpu_worker/plan/profile.h"
@@ -14,24 +14,6 @@
 
 namespace eps::worker {
 namespace {
-
-// Sets a variable of the environment, or with null unsets it, and has it as it was at the end.
-class Variable {
- public:
-  Variable(const char* name, const char* value) : name_(name) {
-    const char* before = std::getenv(name);
-    was_set_ = before != nullptr;
-    if (was_set_) before_ = before;
-    Set(value);
-  }
-  ~Variable() { Set(was_set_ ? before_.c_str() : nullptr); }
-  void Set(const char* value) { value == nullptr ? unsetenv(name_) : setenv(name_, value, 1); }
-
- private:
-  const char* const name_;
-  bool was_set_ = false;
-  std::string before_;
-};
 
 class KeptProfileTest : public testing::Test {
  protected:
@@ -43,8 +25,8 @@ class KeptProfileTest : public testing::Test {
   }
 
   TempDir folder_;
-  Variable home_{"HOME", "/some/home"};
-  Variable cache_{"XDG_CACHE_HOME", folder_.path().c_str()};
+  EnvironmentVariable home_{"HOME", "/some/home"};
+  EnvironmentVariable cache_{"XDG_CACHE_HOME", folder_.path().c_str()};
 };
 
 TEST_F(KeptProfileTest, EachDeviceAndNumberOfThreadsHasItsOwn) {

@@ -76,7 +76,7 @@ class CrashTest(SystemTest):
         for name in ("gpu_worker", "eps_server"):
             with self.subTest(name):
                 out = self.work.out(f"bounded-{name}")
-                process = start_train(self.endless, out, "--restarts", 1)
+                process = self.start_endless(self.endless, out, "--restarts", 1)
                 wait_for_steps(process, out, 12)
                 killed = self.kill(process, name)
                 os.kill(self.another(process, name, than=killed), signal.SIGKILL)
@@ -101,10 +101,14 @@ class CrashTest(SystemTest):
 
     def test_a_worker_that_was_let_go_is_not_started_again(self):
         out = self.work.out("drained")
-        process = start_train(self.endless, out, "--workers", 2, "--restarts", 5)
+        process = self.start_endless(self.endless, out, "--workers", 2, "--restarts", 5)
         wait_for_steps(process, out, 7)
         self.assertEqual(run([str(EPS), "drain", "--out", str(out), "1"]).returncode, 0)
-        wait_for_steps(process, out, committed_steps(out) + 20)
+        deadline = time.monotonic() + 60 * TIME_SCALE
+        while len(children(process.pid, "gpu_worker")) > 1:
+            self.assertLess(time.monotonic(), deadline, "it did not leave")
+            time.sleep(0.01)
+        time.sleep(1)  # ten times as long as `eps train` takes to see who has ended
         process.send_signal(signal.SIGTERM)
         self.ends(process, 143)
         self.assertFalse((out / "logs" / "gpu_worker-3.log").exists())

@@ -64,8 +64,10 @@ class KillTest(SystemTest):
             time.sleep(0.001)
 
     def wait_until_one_worker_is_left(self, process):
+        deadline = time.monotonic() + 60 * TIME_SCALE
         while len(children(process.pid, "gpu_worker")) > 1:
             self.assertIsNone(process.poll())
+            self.assertLess(time.monotonic(), deadline, "a worker that was drained did not leave")
             time.sleep(0.01)
 
     def test_interrupted_by_signal_the_step_is_finished_and_a_resume_gives_the_same_bits(self):
@@ -123,7 +125,7 @@ class KillTest(SystemTest):
     def test_a_drained_worker_finishes_its_part_and_the_last_one_cannot_be(self):
         out = self.work.out("drained")
         drain = [str(EPS), "drain", "--out", str(out)]
-        process = start_train(self.specs["endless"], out, "--workers", 3)
+        process = self.start_endless(self.specs["endless"], out, "--workers", 3)
         wait_for_steps(process, out, 7)
         for given, said in ((["99"], "worker 99: none of that number is attached"),
                             (["1", "2", "3"], "no other worker is ready"),
@@ -153,7 +155,7 @@ class KillTest(SystemTest):
         for victim, said in (("gpu_worker", "worker 1 was lost while leaving"), ("eps_server", "is not known: ")):
             with self.subTest(victim):
                 out = self.work.out(f"drain-{victim}-killed")
-                process = start_train(self.specs["endless"], out, "--workers", 2)
+                process = self.start_endless(self.specs["endless"], out, "--workers", 2)
                 wait_for_steps(process, out, 7)
                 status = json.loads(run([str(EPS), "status", "--json", "--out", str(out)]).stdout)
                 pid = int(next(worker["process_id"] for worker in status["workers"] if worker["worker_id"] == "1"))
@@ -174,7 +176,7 @@ class KillTest(SystemTest):
 
     def test_a_run_whose_last_worker_dies_after_others_were_drained_ends(self):
         out = self.work.out("drained-then-killed")
-        process = start_train(self.specs["endless"], out, "--workers", 2)
+        process = self.start_endless(self.specs["endless"], out, "--workers", 2)
         wait_for_steps(process, out, 7)
         self.assertEqual(run([str(EPS), "drain", "--out", str(out), "1"]).returncode, 0)
         self.wait_until_one_worker_is_left(process)
@@ -182,7 +184,7 @@ class KillTest(SystemTest):
         returncode, stderr = self.end(process)
         self.assertEqual(returncode, 1, stderr)
         before = committed_steps(out)
-        resumed = start_train(self.specs["endless"], out, "--resume")
+        resumed = self.start_endless(self.specs["endless"], out, "--resume")
         wait_for_steps(resumed, out, before + 5)
         resumed.send_signal(signal.SIGINT)
         self.assertEqual(self.end(resumed)[0], 130)
@@ -423,7 +425,7 @@ class KillTest(SystemTest):
 
     def test_a_folder_with_a_run_in_progress_is_left_to_it(self):
         out = self.work.out("busy")
-        process = start_train(self.specs["endless"], out)
+        process = self.start_endless(self.specs["endless"], out)
         wait_for_steps(process, out, 12)
         self.refused(train(self.specs["endless"], out, "--resume"), 2, "in use")
         wait_for_steps(process, out, committed_steps(out) + 5)

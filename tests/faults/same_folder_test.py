@@ -30,7 +30,7 @@ class SameFolderTest(SystemTest):
     def test_a_second_sitting_that_is_refused_leaves_the_first_in_reach(self):
         spec = self.work.spec({**RUN, "steps": 100_000})  # it is stopped, however fast this machine is
         out = self.work.out("run")
-        process = start_train(spec, out)
+        process = self.start_endless(spec, out)
         wait_for_steps(process, out, 5)
         for more in ((), ("--resume",)):
             second = start_train(spec, out, *more)

@@ -258,6 +258,17 @@ class SystemTest(unittest.TestCase):
             self.assertLess(time.monotonic(), deadline, f"still alive after {timeout} s: {left}")
             time.sleep(0.05)
 
+    def start_endless(self, spec, out, *args):
+        """A run that the case ends itself, or, where it comes to no end, whoever cleans up."""
+        process = start_train(spec, out, *args)
+        self.addCleanup(self.end_if_running, process)
+        return process
+
+    def end_if_running(self, process):
+        if process.poll() is None:
+            process.kill()  # its daemon and workers end with it
+            process.communicate()
+
     def train_ok(self, spec, out, *args, **kwargs):
         done = train(spec, out, *args, **kwargs)
         self.assertEqual(done.returncode, 0, f"{' '.join(map(str, done.args))}\n{done.stdout}\n{done.stderr}")
@@ -340,7 +351,7 @@ class WholeLines:
 
 
 class TimedResult(unittest.TextTestResult):
-    """Times each case. Prints no failures: `main` does, for all processes together."""
+    """Times each case."""
 
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
@@ -353,9 +364,6 @@ class TimedResult(unittest.TextTestResult):
     def stopTest(self, test):
         super().stopTest(test)
         self.seconds[test.id()] += time.monotonic()
-
-    def printErrors(self):
-        pass
 
 
 @dataclasses.dataclass

