@@ -72,6 +72,8 @@ class WorkerChannel {
   virtual void SendGroupOrder(const GroupOrder& order) = 0;
   // The worker is not wanted any more: it exits, 0 if `ok`.
   virtual void SendFinish(bool ok, std::string reason) = 0;
+  // Ends the stream with an error: what the worker said makes no sense, or it is not known any more. It may attach anew.
+  virtual void Close(absl::Status why) = 0;
 };
 
 enum class WorkerState { kAttaching, kIdle, kRunning, kLeaving, kLost };

@@ -23,6 +23,7 @@ class SilentChannel : public WorkerChannel {
   void SendAssignment(std::shared_ptr<const Assignment>) override {}
   void SendGroupOrder(const GroupOrder&) override {}
   void SendFinish(bool, std::string) override {}
+  void Close(absl::Status) override {}
 };
 
 WorkerInfo Cpu() { return {.device_name = "cpu", .device_model = "test", .device_cap_bytes = 1 << 20}; }

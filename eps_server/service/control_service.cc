@@ -19,6 +19,7 @@
 #include "eps_server/membership/monotonic_clock.h"
 #include "eps_server/service/event_stream.h"
 #include "eps_server/service/generate_call.h"
+#include "eps_server/service/proto_text.h"
 #include "eps_server/service/start_orders.h"
 #include "eps_server/service/status_reply.h"
 #include "eps_server/service/worker_messages.h"
@@ -81,7 +82,7 @@ class ControlService final : public proto::Control::CallbackService {
     // `reply` lives until the reactor has finished.
     options_.coordinator->RequestCheckpoint([reactor, reply](absl::StatusOr<std::string> path) {
       if (path.ok()) {
-        reply->set_path(*path);
+        reply->set_path(ProtoText(*path));
         reply->set_step(CheckpointStep(*path));
       }
       reactor->Finish(ToGrpc(path.status()));

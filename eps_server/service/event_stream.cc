@@ -11,6 +11,7 @@
 #include "common/base/status_macros.h"
 #include "common/choices/choices.h"
 #include "common/choices/choices_message.h"
+#include "eps_server/service/proto_text.h"
 #include "eps_server/service/queued_stream.h"
 #include "eps_server/service/worker_messages.h"
 
@@ -72,7 +73,7 @@ class EventStream final : public QueuedStream<proto::WorkerEvent, proto::DaemonE
         break;
       case GroupOrder::Kind::kEnd:
         event.mutable_end_group()->set_group(order.group);
-        event.mutable_end_group()->set_reason(order.reason);
+        event.mutable_end_group()->set_reason(ProtoText(order.reason));
         break;
     }
     Tell(std::move(event));
@@ -80,7 +81,7 @@ class EventStream final : public QueuedStream<proto::WorkerEvent, proto::DaemonE
   void SendFinish(bool ok, std::string reason) override {
     proto::DaemonEvent event;
     event.mutable_finish()->set_ok(ok);
-    event.mutable_finish()->set_reason(std::move(reason));
+    event.mutable_finish()->set_reason(ProtoText(reason));
     told_to_leave_ = true;
     Tell(std::move(event));
   }

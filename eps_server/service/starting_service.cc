@@ -6,6 +6,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "common/grpc/grpc_status.h"
+#include "eps_server/service/proto_text.h"
 #include "eps_server/service/status_reply.h"
 #include "eps_server/service/worker_messages.h"
 #include "proto/control.grpc.pb.h"
@@ -44,7 +45,7 @@ class StartingControl final : public proto::Control::CallbackService {
   grpc::ServerUnaryReactor* Attach(grpc::CallbackServerContext* context, const proto::AttachRequest* request,
                                    proto::AttachReply* reply) override {
     const absl::Status understood = CheckProtocolVersion(request->protocol_version());
-    if (understood.ok()) reply->set_starting(ToText(work_.Look()));
+    if (understood.ok()) reply->set_starting(ProtoText(ToText(work_.Look())));
     return Answer(context, understood);
   }
 

@@ -3,7 +3,7 @@
 #include <filesystem>
 
 #include "absl/status/status.h"
-#include "common/base/ascii_text.h"
+#include "eps_server/service/proto_text.h"
 #include "eps_server/service/status_reply.h"
 #include "eps_server/service/without_folders.h"
 #include "eps_server/step/run_status.h"
@@ -20,9 +20,8 @@ absl::StatusOr<std::string> StatusJson(const DaemonIdentity& identity, const Dae
     FillStatus(view.status, reply);
     reply.set_state(view.phase);
   }
-  // Names of files need not be UTF-8, which protobuf's texts must be.
   const auto without_folders = [&](const std::string& text) {
-    return AsciiText(WithoutFolders(text, identity.folder));
+    return WithoutFolders(text, ProtoText(identity.folder));
   };
   reply.set_newest_checkpoint(std::filesystem::path(reply.newest_checkpoint()).filename().string());
   reply.set_failure(without_folders(reply.failure()));

@@ -63,7 +63,7 @@ TEST(StatusJsonTest, SaysNoFolders) {
   view.status.newest_checkpoint = "runs/books/checkpoints/step-00000040";
   const nlohmann::json json = Parse(view);
   EXPECT_EQ(json["failure"], "data.bin: cannot be read, as x");
-  EXPECT_EQ(json["checkpoint_error"], "checkpoints/step-60/b?.safetensors: Input/output error");
+  EXPECT_EQ(json["checkpoint_error"], "checkpoints/step-60/b\uFFFD.safetensors: Input/output error");
   EXPECT_EQ(json["newest_checkpoint"], "step-00000040");
   EXPECT_EQ(Parse({.start_work = {.what = "tokenizing /home/ann/books.txt"}})["start_work"]["what"],
             "tokenizing books.txt");

@@ -5,6 +5,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "common/base/ids.h"
+#include "eps_server/service/proto_text.h"
 
 namespace eps::server {
 namespace {
@@ -37,7 +38,7 @@ void FillWorker(const WorkerStatus& status, proto::WorkerStatus& worker) {
 
 void FillStatus(const RunStatus& status, proto::StatusReply& reply) {
   reply.set_state(ToString(RunPhaseName(status.phase)));
-  reply.set_failure(status.failure);
+  reply.set_failure(ProtoText(status.failure));
   reply.set_step(status.step);
   reply.set_steps(status.steps);
   reply.set_loss(status.loss);
@@ -52,10 +53,10 @@ void FillStatus(const RunStatus& status, proto::StatusReply& reply) {
   reply.set_contribution_window_bytes(status.window_bytes);
   reply.set_contribution_window_used_bytes(status.window_used_bytes);
   reply.set_resident_bytes(status.resident_bytes);
-  reply.set_newest_checkpoint(status.newest_checkpoint);
+  reply.set_newest_checkpoint(ProtoText(status.newest_checkpoint));
   reply.set_checkpoints_written(status.checkpoints_written);
   reply.set_checkpoint_failures(status.checkpoint_failures);
-  reply.set_checkpoint_error(status.checkpoint_error);
+  reply.set_checkpoint_error(ProtoText(status.checkpoint_error));
   reply.set_skipped_steps(status.skipped_steps);
   reply.set_loss_scale(status.loss_scale);
   reply.set_last_step_seconds(status.last_step_seconds);
@@ -104,7 +105,7 @@ void FillStart(const LongWork::View& work, proto::StatusReply& reply) {
   reply.set_checkpoint_step(-1);
   reply.set_loss_scale(1);
   proto::StartWork& said = *reply.mutable_start_work();
-  said.set_what(work.what);
+  said.set_what(ProtoText(work.what));
   said.set_done_bytes(work.done_bytes);
   said.set_total_bytes(work.total_bytes);
   said.set_seconds(work.seconds);

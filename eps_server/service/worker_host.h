@@ -20,8 +20,6 @@ namespace eps::server {
 class EventChannel : public WorkerChannel {
  public:
   virtual void SendInfer(int64_t request_id, std::vector<int32_t> tokens) = 0;
-  // Ends the stream with an error: what the worker said makes no sense, or it is not known any more.
-  virtual void Close(absl::Status why) = 0;
 };
 
 // Whom the workers of this daemon work for: a run that is trained, or a checkpoint that is served. The service hands

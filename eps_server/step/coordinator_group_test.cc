@@ -61,6 +61,7 @@ class PlayedWorker {
       orders_.push_back(order);
     }
     void SendFinish(bool, std::string) override {}
+    void Close(absl::Status) override {}
     size_t NumOrders() {
       MutexLock lock(mu_);
       return orders_.size();

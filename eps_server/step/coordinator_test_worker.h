@@ -103,7 +103,7 @@ class FakeWorker {
       closed_ = true;
       changed_.NotifyAll();
     }
-    void Close() {
+    void Close(absl::Status = absl::OkStatus()) override {
       MutexLock lock(mu_);
       closed_ = true;
       changed_.NotifyAll();

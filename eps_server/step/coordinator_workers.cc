@@ -269,7 +269,7 @@ void CoordinatorImpl::ExpireLeases(Actions& actions) {
     CountLost(vnodes, why);
     actions.push_back([this, worker, vnodes, why, channel, step = step_] {
       LogLost(worker, step, vnodes, why);
-      if (channel != nullptr) channel->SendFinish(false, std::string(why.message()));
+      if (channel != nullptr) channel->Close(why);
     });
   }
 }

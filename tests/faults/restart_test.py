@@ -1,5 +1,6 @@
 """Invariants 4 and 5 without `eps train`: a daemon that is started again, and workers that come and go by themselves."""
 
+import signal
 import time
 
 from eps_run import TIME_SCALE, ByHandTest, alive, model_hash, summary, wait_for_steps
@@ -13,8 +14,8 @@ class RestartTest(ByHandTest):
         self.spec = self.work.spec(LONG)
         self.out = self.work.out("by-hand")
 
-    def daemon(self, *args):
-        return self.start_daemon(self.spec, self.out, "--expect-workers", 1, *args)
+    def daemon(self, *args, spec=None):
+        return self.start_daemon(spec or self.spec, self.out, "--expect-workers", 1, *args)
 
     def worker(self, address, *args):
         return self.start_worker(address, "--device-memory", "64MiB", *args)
@@ -44,6 +45,28 @@ class RestartTest(ByHandTest):
         bits, losses = self.quiet_run()
         self.assertEqual(model_hash(self.out), bits)
         self.assertEqual(summary(self.out)["loss"], losses)
+
+    def test_a_worker_that_wakes_up_after_its_lease_attaches_anew(self):
+        endless = self.work.spec({**LONG, "steps": 1_000_000}, name="endless.json")
+        daemon, address = self.daemon("--lease-millis", 1000, spec=endless)
+        workers = [self.worker(address) for _ in range(2)]
+        wait_for_steps(daemon, self.out, 5)
+        for lost in range(1, 4):
+            workers[0].send_signal(signal.SIGSTOP)
+            deadline = time.monotonic() + 30 * TIME_SCALE
+            while self.log(daemon).count("worker_lost") < lost:
+                self.assertIsNone(daemon.poll(), "it was done before its worker was lost")
+                self.assertLess(time.monotonic(), deadline)
+                time.sleep(0.01)
+            workers[0].send_signal(signal.SIGCONT)
+            while self.log(daemon).count("worker_attached") < 2 + lost:
+                self.assertIsNone(workers[0].poll(), self.log(workers[0]))
+                self.assertLess(time.monotonic(), deadline)
+                time.sleep(0.01)
+        daemon.send_signal(signal.SIGTERM)
+        self.ends_with(daemon, 143)
+        for worker in workers:
+            self.ends_with(worker, 0)
 
     def test_a_worker_whose_daemon_does_not_come_back_ends_with_an_error(self):
         daemon, address = self.daemon("--listen", "127.0.0.1:0")

@@ -8,8 +8,8 @@ import socket
 import subprocess
 import xml.dom.minidom
 
-from eps_run import (EPS, ROOT, SystemTest, children, committed_steps, latest_checkpoint, run, start_train, summary, train,
-                     train_command, wait_for_steps)
+from eps_run import (EPS, ROOT, TIME_SCALE, SystemTest, children, committed_steps, latest_checkpoint, run, start_train,
+                     summary, train, train_command, wait_for_steps)
 
 
 class RunFolderTest(SystemTest):
@@ -97,6 +97,18 @@ class CommandsTest(SystemTest):
             over = run([str(EPS), *command, "--out", str(out)])
             self.assertEqual(over.returncode, 1, over.stdout)
             self.assertIn(f"{latest_checkpoint(out)}; go on with --resume", over.stderr)
+
+    def test_a_folder_whose_name_is_not_utf8_is_answered_for_as_any_other(self):
+        out = self.work.path / os.fsdecode(b"run-\xff")
+        process = self.start_endless(self.work.spec({"steps": 1_000_000}), out)
+        wait_for_steps(process, out, 3)
+        written = subprocess.run([EPS, "checkpoint", "--out", out], capture_output=True, timeout=60 * TIME_SCALE)
+        self.assertEqual(written.returncode, 0, written.stderr)
+        self.assertIn(b"run-\xef\xbf\xbd/checkpoints/step-", written.stdout)
+        for command in (["status"], ["status", "--json"], ["stop"]):
+            done = subprocess.run([EPS, *command, "--out", out], capture_output=True, timeout=60 * TIME_SCALE)
+            self.assertEqual(done.returncode, 0, (command, done.stderr))
+        self.assertEqual(process.wait(timeout=60 * TIME_SCALE), 0)
 
     def test_of_a_run_that_is_done_status_and_top_say_where_it_ended(self):
         out = self.work.out("run")
