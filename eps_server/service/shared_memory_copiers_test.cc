@@ -205,7 +205,10 @@ class SharedMemoryCopiersTest : public testing::Test {
 
   void Start(int64_t window_bytes = 0) {
     server_.reset();
-    consumed_.assign(static_cast<size_t>(model_.blob(kTable).num_chunks()), 0);
+    {
+      MutexLock lock(mu_);
+      consumed_.assign(static_cast<size_t>(model_.blob(kTable).num_chunks()), 0);
+    }
     aggregator_ = Aggregator::Create({.model = &model_,
                                       .virtual_nodes = 2,
                                       .gradients = Dtype::kF32,
