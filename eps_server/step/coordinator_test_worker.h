@@ -60,7 +60,7 @@ class FakeWorker {
   FakeWorker(TestRun& run, int64_t vnode_seconds, FakeClock& clock)
       : FakeWorker(run, kNever, vnode_seconds, &clock, {}) {}
   ~FakeWorker() {
-    channel_->Close();
+    channel_->Close(absl::CancelledError("the test is over"));
     thread_.join();
   }
 
@@ -103,7 +103,7 @@ class FakeWorker {
       closed_ = true;
       changed_.NotifyAll();
     }
-    void Close(absl::Status = absl::OkStatus()) override {
+    void Close(absl::Status) override {
       MutexLock lock(mu_);
       closed_ = true;
       changed_.NotifyAll();
