@@ -47,7 +47,8 @@ class RestartTest(ByHandTest):
         self.assertEqual(summary(self.out)["loss"], losses)
 
     def test_a_worker_that_wakes_up_after_its_lease_attaches_anew(self):
-        endless = self.work.spec({**LONG, "steps": 1_000_000}, name="endless.json")
+        endless = self.work.spec({**LONG, "steps": 1_000_000, "optimizer": {"schedule": {"decay": "CONSTANT", "final": None}}},
+                                 name="endless.json")
         daemon, address = self.daemon("--lease-millis", 1000, spec=endless)
         workers = [self.worker(address) for _ in range(2)]
         wait_for_steps(daemon, self.out, 5)
@@ -67,6 +68,10 @@ class RestartTest(ByHandTest):
         self.ends_with(daemon, 143)
         for worker in workers:
             self.ends_with(worker, 0)
+        losses, quiet = summary(self.out)["loss"], self.work.out("quiet")
+        self.train_ok(endless, quiet, "--set", f"steps={len(losses)}", "--set", "checkpoint.every_steps=0")
+        self.assertEqual(losses, summary(quiet)["loss"])
+        self.assertEqual(model_hash(self.out), model_hash(quiet))
 
     def test_a_worker_whose_daemon_does_not_come_back_ends_with_an_error(self):
         daemon, address = self.daemon("--listen", "127.0.0.1:0")
