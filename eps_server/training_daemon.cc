@@ -423,6 +423,7 @@ class TrainingDaemon final : public Daemon {
     view.grpc_pushed_bytes = traffic_.grpc.pushed_bytes;
     view.shared_memory_pulled_bytes = traffic_.shared_memory.pulled_bytes;
     view.shared_memory_pushed_bytes = traffic_.shared_memory.pushed_bytes;
+    view.waiting_pulls = store_->num_waits();
     return view;
   }
 

@@ -335,6 +335,25 @@ TEST_F(DataServiceTest, ACancelledPullLetsGoBeforeItsVersionIsPublished) {
   store_->Publish(kWte, Version(0));  // finds nobody
 }
 
+TEST_F(DataServiceTest, PullsThatAreGivenUpWhileTheirVersionIsAwaitedAreForgotten) {
+  const auto waits_become = [&](int64_t want) {
+    const absl::Time deadline = absl::Now() + absl::Seconds(5);
+    while (store_->num_waits() != want && absl::Now() < deadline) absl::SleepFor(absl::Milliseconds(1));
+    EXPECT_EQ(store_->num_waits(), want);
+  };
+  const auto kept = Pull(0, 0);
+  waits_become(1);
+  for (int i = 0; i < 20; ++i) {
+    auto given_up = Pull(0, 0);
+    if (i % 2 == 0) waits_become(2);  // the others end before they wait, or while they begin to
+    given_up->Cancel();
+    EXPECT_THAT(given_up->Finish(), StatusIs(StatusCode::kCancelled));
+  }
+  waits_become(1);
+  store_->Publish(kWte, Version(0));
+  waits_become(0);
+}
+
 TEST_F(DataServiceTest, AContributionIsOfferedAdmittedSentAndComplete) {
   auto call = Admitted();
   ASSERT_TRUE(call->Write(ChunkOf(HeaderOf(1, 0, 0))));

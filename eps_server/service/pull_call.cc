@@ -39,8 +39,10 @@ class PullCall final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::By
     incoming_.Clear();
     if (!status.ok()) return End(status);
     // The store may keep this for a long time: it holds the call, not the stream.
-    options_.store->WhenPublished(BlobId(request_.blob()), Version(request_.version()),
-                                  [call = self_](absl::Status status) { call->OnPublished(status); });
+    options_.store->WhenPublished(
+        BlobId(request_.blob()), Version(request_.version()),
+        [call = self_](absl::Status status) { call->OnPublished(status); }, this);
+    if (ended()) options_.store->GiveUpWaits(this);  // cancelled before that wait was there
   }
 
   absl::Status Check(const grpc::ByteBuffer& message) {
@@ -123,6 +125,11 @@ class PullCall final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::By
     Finish(ToGrpc(status));
   }
 
+  bool ended() {
+    MutexLock lock(mu_);
+    return ended_;
+  }
+
   void OnWriteDone(bool ok) override {
     EndOperation();
     if (!ok) return End(absl::CancelledError("pull: the stream is broken"));
@@ -136,6 +143,7 @@ class PullCall final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::By
       if (operating_ || ended_) return;  // the reaction to what is under way comes, and ends it
       ended_ = true;
     }
+    options_.store->GiveUpWaits(this);
     Finish(ToGrpc(absl::CancelledError("pull: cancelled")));
   }
 

@@ -77,6 +77,7 @@ void SharedMemoryConnection::Run() {
     return handled;
   });
   End(status);  // for the copiers; the first reason stands
+  options_.store->GiveUpWaits(this);
   for (std::thread& copier : copiers) copier.join();
   // Copiers are through, and who was lent something holds it himself. A worker that was killed may have left much in it.
   inbox_.reset();
@@ -203,7 +204,7 @@ absl::Status SharedMemoryConnection::HandlePull(const SharedMessage& message) {
   // The store may keep this for a long time: it holds the connection, not the socket.
   options_.store->WhenPublished(
       message.blob, Version(message.step),
-      [self = shared_from_this(), message](absl::Status status) { self->OnPublished(message, status); });
+      [self = shared_from_this(), message](absl::Status status) { self->OnPublished(message, status); }, this);
   return absl::OkStatus();
 }
 

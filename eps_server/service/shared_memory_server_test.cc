@@ -373,6 +373,25 @@ TEST_F(SharedMemoryServerTest, WhatAGonePeerHadReservedIsGivenBack) {
   EXPECT_EQ(aggregator_->window_used_bytes(), 0);
 }
 
+TEST_F(SharedMemoryServerTest, WhatAGonePeerWaitedForIsForgotten) {
+  const auto waits_become = [&](int64_t want) {
+    const absl::Time deadline = Soon();
+    while (store_->num_waits() != want && absl::Now() < deadline) absl::SleepFor(absl::Milliseconds(1));
+    EXPECT_EQ(store_->num_waits(), want);
+  };
+  const FileDescriptor stays = Welcomed();
+  Say(stays, Pull(0, 0));
+  {
+    const FileDescriptor goes = Welcomed();
+    Say(goes, Pull(0, 0));
+    Say(goes, Pull(1, 0));
+    waits_become(3);
+  }
+  waits_become(1);
+  store_->Publish(BlobId(0), Version(0));
+  EXPECT_THAT(Hear(stays), IsOk());
+}
+
 TEST_F(SharedMemoryServerTest, APeerThatReadsNoAnswerHoldsUpNobody) {
   const FileDescriptor deaf = Welcomed();
   store_->Publish(BlobId(0), Version(0));

@@ -141,7 +141,8 @@ class StoreImpl final : public Store {
     return states_[Index(blob)].published;
   }
 
-  void WhenPublished(BlobId blob, Version version, std::function<void(absl::Status)> done) override {
+  void WhenPublished(BlobId blob, Version version, std::function<void(absl::Status)> done,
+                     const void* waiter) override {
     absl::Status status;
     {
       MutexLock lock(mu_);
@@ -160,12 +161,31 @@ class StoreImpl final : public Store {
           status = absl::OutOfRangeError(absl::StrCat("version: ", version.value(), ", the newest is ",
                                                       state.published.value(), " and only the next can be awaited"));
         } else {
-          state.waiters.push_back({version, std::move(done)});
+          state.waiters.push_back({version, std::move(done), waiter});
           return;
         }
       }
     }
     done(status);
+  }
+
+  void GiveUpWaits(const void* waiter) override {
+    EPS_CHECK(waiter != nullptr);
+    std::vector<Waiter> given_up;  // destroyed without the lock: with each goes what it holds
+    MutexLock lock(mu_);
+    for (State& state : states_) {
+      auto of_waiter = std::partition(state.waiters.begin(), state.waiters.end(),
+                                      [&](const Waiter& other) { return other.who != waiter; });
+      std::move(of_waiter, state.waiters.end(), std::back_inserter(given_up));
+      state.waiters.erase(of_waiter, state.waiters.end());
+    }
+  }
+
+  int64_t num_waits() const override {
+    MutexLock lock(mu_);
+    int64_t waits = 0;
+    for (const State& state : states_) waits += static_cast<int64_t>(state.waiters.size());
+    return waits;
   }
 
   void CancelWaiters(absl::Status reason) override {
@@ -247,6 +267,7 @@ class StoreImpl final : public Store {
   struct Waiter {
     Version version;
     std::function<void(absl::Status)> done;
+    const void* who = nullptr;
   };
   struct State {
     Version first = Version(-1);  // that was published: the other buffer held nothing before it

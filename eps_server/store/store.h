@@ -89,10 +89,15 @@ class Store {
   virtual Version published(BlobId blob) const = 0;
 
   // Calls `done` once `version` of `blob` is published (at once if it is), or cannot be read any more. Not under a
-  // lock.
+  // lock. `waiter`: an address of whoever waits, for GiveUpWaits; null for one that never gives up.
   // Errors: NOT_FOUND no such blob · INVALID_ARGUMENT a negative version · ABORTED overwritten (older than the newest
   //         wire_versions()), or older than the first that was published · CancelWaiters' status
-  virtual void WhenPublished(BlobId blob, Version version, std::function<void(absl::Status)> done) = 0;
+  virtual void WhenPublished(BlobId blob, Version version, std::function<void(absl::Status)> done,
+                             const void* waiter = nullptr) = 0;
+  // Forgets the waits of `waiter` that are not over: their `done` is destroyed, and not called. One that is being called
+  // meanwhile may go on after this returns.
+  virtual void GiveUpWaits(const void* waiter) = 0;
+  virtual int64_t num_waits() const = 0;  // that are not over
   // Ends every wait with `reason`, now and later.
   virtual void CancelWaiters(absl::Status reason) = 0;
 

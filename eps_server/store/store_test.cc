@@ -331,6 +331,31 @@ TEST(StoreWaitTest, CancelEndsWaitsNowAndLaterButNotWhatIsReadable) {
   EXPECT_OK(readable.got.at(0));
 }
 
+TEST(StoreWaitTest, WhoGivesUpIsForgottenAndNobodyElse) {
+  Fixture f(Dtype::kF32);
+  const auto kept_alive = std::make_shared<int>(0);
+  Answer answer;
+  const auto wait = [&](BlobId blob, const void* waiter) {
+    f.store->WhenPublished(
+        blob, Version(0), [kept_alive, done = answer.callback()](absl::Status status) { done(status); }, waiter);
+  };
+  const int first = 0, second = 0;
+  wait(kWte, &first);
+  wait(kWte, &second);
+  wait(kBlock, &first);
+  wait(kWte, nullptr);
+  EXPECT_EQ(f.store->num_waits(), 4);
+  f.store->GiveUpWaits(&first);
+  EXPECT_EQ(f.store->num_waits(), 2);
+  EXPECT_EQ(kept_alive.use_count(), 3);  // what they held is let go of
+  f.store->Publish(kBlock, Version(0));
+  EXPECT_TRUE(answer.got.empty());
+  f.store->Publish(kWte, Version(0));
+  EXPECT_EQ(answer.got.size(), 2u);
+  f.store->GiveUpWaits(&second);  // over already
+  EXPECT_EQ(f.store->num_waits(), 0);
+}
+
 TEST(StoreWaitTest, NonsenseFromAPeerIsAnError) {
   Fixture f(Dtype::kF32);
   Answer blob, negative, version;

@@ -116,6 +116,8 @@ constexpr MetricSpec kVersions{
 constexpr MetricSpec kBlobs{.name = "eps_blobs", .help = "Blobs of the model."};
 constexpr MetricSpec kBlobsPending{.name = "eps_blobs_pending",
                                    .help = "Blobs whose next version, of the step in progress, is not readable yet."};
+constexpr MetricSpec kPulls{.name = "eps_pulls_waiting",
+                            .help = "Pulls of weights that wait for a version that is not there yet."};
 constexpr MetricSpec kOffers{.name = "eps_offers_waiting", .help = "Contributions that wait for room in the window."};
 constexpr MetricSpec kUpdated{.name = "eps_updated_parameters_total",
                               .type = kCounter,
@@ -265,6 +267,7 @@ constexpr const MetricSpec* kTable[] = {
     &kVersions,
     &kBlobs,
     &kBlobsPending,
+    &kPulls,
     &kOffers,
     &kUpdated,
     &kUpdateMoved,
@@ -340,6 +343,7 @@ void SetData(const DaemonView& view, MetricPage& page) {
   page.Set(kVersions, static_cast<double>(status.counts.versions_published));
   page.Set(kBlobs, static_cast<double>(status.blobs_updated.size()));
   page.Set(kBlobsPending, static_cast<double>(status.num_blobs_pending()));
+  page.Set(kPulls, static_cast<double>(view.waiting_pulls));
   page.Set(kOffers, static_cast<double>(status.waiting_offers));
   page.Set(kUpdated, static_cast<double>(status.counts.updated_elems));
   page.Set(kUpdateMoved, static_cast<double>(status.counts.update_moved_bytes));

@@ -43,6 +43,7 @@ DaemonView Training() {
   view.checkpoint_every_steps = 100;
   view.floor_bytes_per_second = 8e9;
   view.grpc_pulled_bytes = 4096;
+  view.waiting_pulls = 6;
   view.checkpoint_buffer_bytes = 512;
   view.certificate_expiry_seconds = 2e9;
   view.start_work = {.done_bytes = 3, .total_bytes = 4};
@@ -96,6 +97,7 @@ TEST(DaemonMetricsTest, ShowsWhatTheRunSays) {
                            "eps_model_flops_total 6000000000000\n",
                            "eps_model_flops_per_second 1500000000000\n",
                            "eps_blobs 3\n",
+                           "eps_pulls_waiting 6\n",
                            "eps_blobs_pending 2\n",
                            "eps_step_wait_seconds{cause=\"push\"} 12.5\n",
                            "eps_step_wait_seconds{cause=\"data\"} 0\n",

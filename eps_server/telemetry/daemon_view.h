@@ -23,6 +23,7 @@ struct DaemonView {
   double certificate_expiry_seconds = 0;  // since the epoch; 0: there is none
   int64_t grpc_pulled_bytes = 0, grpc_pushed_bytes = 0;
   int64_t shared_memory_pulled_bytes = 0, shared_memory_pushed_bytes = 0;
+  int64_t waiting_pulls = 0;  // for a version that is not there yet
 };
 
 }  // namespace eps::server

@@ -46,7 +46,9 @@ class FakeTransport : public Transport {
   }
 
   const std::byte* InPlace(BlobId, Version) const override { return nullptr; }
-  absl::StatusOr<PullTiming> Await(BlobId, Version) override { return absl::UnimplementedError("not here"); }
+  absl::StatusOr<PullTiming> Await(BlobId, Version, ChunkRange) override {
+    return absl::UnimplementedError("not here");
+  }
   absl::StatusOr<PullTiming> Pull(BlobId, Version, ChunkRange, absl::Span<std::byte>) override {
     return absl::UnimplementedError("not here");
   }

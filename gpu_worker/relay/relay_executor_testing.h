@@ -87,12 +87,16 @@ class SharedPlace {
 // And it hands out the memory of contributions.
 class InPlaceTransport : public Transport {
  public:
-  InPlaceTransport(const ModelSpec* model, Dtype wire, InProcessTransport* inner) : model_(*model), inner_(*inner) {
-    for (const BlobSpec& blob : model->blobs) places_.emplace_back(blob.num_elems * SizeOf(wire));
+  InPlaceTransport(const ModelSpec* model, Dtype wire, InProcessTransport* inner)
+      : model_(*model), elem_bytes_(SizeOf(wire)), inner_(*inner) {
+    for (const BlobSpec& blob : model->blobs) places_.emplace_back(blob.num_elems * elem_bytes_);
   }
   const std::byte* InPlace(BlobId blob, Version) const override { return Place(blob).read().data(); }
-  absl::StatusOr<PullTiming> Await(BlobId blob, Version version) override {
-    return inner_.Pull(blob, version, model_.blob(blob).all_chunks(), Place(blob).written());
+  absl::StatusOr<PullTiming> Await(BlobId blob, Version version, ChunkRange chunks) override {
+    const BlobSpec& spec = model_.blob(blob);
+    return inner_.Pull(blob, version, chunks,
+                       Place(blob).written().subspan(static_cast<size_t>(spec.part_first_elem(chunks) * elem_bytes_),
+                                                     static_cast<size_t>(spec.part_elems(chunks) * elem_bytes_)));
   }
   absl::StatusOr<PullTiming> Pull(BlobId blob, Version version, ChunkRange chunks,
                                   absl::Span<std::byte> destination) override {
@@ -122,6 +126,7 @@ class InPlaceTransport : public Transport {
   const SharedPlace& Place(BlobId blob) const { return places_[static_cast<size_t>(blob.value())]; }
 
   const ModelSpec& model_;
+  const int64_t elem_bytes_;
   InProcessTransport& inner_;
   std::deque<SharedPlace> places_, outbox_;
   int foreign_pushes_ = 0;

@@ -65,7 +65,8 @@ void WeightPuller::EnqueueAwait(const RelayStep& step, const PassContext& pass, 
   // The copies before it need not be done first, so that a GPU goes from one to the next.
   device_.stream(StreamId::kIn).IssueNative([this, &step, &pass, group](void*) {
     return EndOnError(group, GetEach(step, pass, [&](const Part& part) {
-                        absl::StatusOr<PullTiming> timing = transport_.Await(part.blob, pass.weights.version);
+                        absl::StatusOr<PullTiming> timing =
+                            transport_.Await(part.blob, pass.weights.version, part.chunks);
                         if (timing.ok()) device_.ExpectCopiesFrom(WithDaemon(pass, part));
                         return timing;
                       }));

@@ -63,8 +63,8 @@ class PullTransport : public Transport {
   const std::byte* InPlace(BlobId blob, Version) const override {
     return places_.empty() ? nullptr : places_[static_cast<size_t>(blob.value())].data();
   }
-  absl::StatusOr<PullTiming> Await(BlobId blob, Version version) override {
-    calls_.push_back(absl::StrCat("await ", model_.blob(blob).name, " v", version.value()));
+  absl::StatusOr<PullTiming> Await(BlobId blob, Version version, ChunkRange chunks) override {
+    calls_.push_back(absl::StrCat("await ", model_.blob(blob).name, " v", version.value(), ", ", DebugString(chunks)));
     if (!error_.ok()) return error_;
     return PullTiming();
   }
@@ -143,7 +143,8 @@ TEST_F(WeightPullerTest, WhatKernelsReadInPlaceIsOnlyWaitedForAndNotExchanged) {
   FormGroup();
   ASSERT_OK(Pull(kEmbedding));
   ASSERT_OK(Pull(kBlock));
-  EXPECT_THAT(transport_->calls(), ElementsAre("await wte v7", "await wpe v7", "await h.0 v7"));
+  EXPECT_THAT(transport_->calls(),
+              ElementsAre("await wte v7, chunk 0", "await wpe v7, chunk 0", "await h.0 v7, chunks 0..3"));
   EXPECT_TRUE(IsFullOf(SlotOf(block()[0]), kUntouched));
   EXPECT_EQ(group_.pulls(), 0);
 }
@@ -162,7 +163,7 @@ TEST_F(WeightPullerTest, ADeviceWithMemoryOfItsOwnCopiesWhatIsInPlace) {
   Start(/*own_memory=*/true, /*in_place=*/true);
   EXPECT_EQ(pass_.weights.source, WeightSource::kCopied);
   ASSERT_OK(Pull(kBlock));
-  EXPECT_THAT(transport_->calls(), ElementsAre("await h.0 v7"));
+  EXPECT_THAT(transport_->calls(), ElementsAre("await h.0 v7, chunks 0..3"));
   EXPECT_TRUE(IsFullOf(SlotOf(block()[0]), std::byte(block()[0].blob.value())));
 }
 
@@ -184,7 +185,7 @@ TEST_F(WeightPullerTest, AMemberOfAGroupGetsItsPartAndExchangesTheRest) {
     Start(own_memory, in_place);
     FormGroup();
     ASSERT_OK(Pull(kBlock));
-    EXPECT_EQ(transport_->calls().front(), in_place ? "await h.0 v7" : "pull h.0 v7, chunks 2..3");
+    EXPECT_EQ(transport_->calls().front(), absl::StrCat(in_place ? "await" : "pull", " h.0 v7, chunks 2..3"));
     const BlobSpec& blob = model_.blob(block()[0].blob);
     const int64_t first = blob.part_first_elem({2, 2});
     EXPECT_TRUE(IsFullOf(SlotOf(block()[0], 0, first), kUntouched));

@@ -64,8 +64,32 @@ class SharedMemoryTransport final : public Transport {
     return weights_.bytes().data() + layout_.offset_bytes(blob, version);
   }
 
-  absl::StatusOr<PullTiming> Await(BlobId blob, Version version) override {
-    return AwaitPart(blob, version, options_.model->blob(blob).all_chunks());
+  // The daemon is told that `chunks` are read.
+  absl::StatusOr<PullTiming> Await(BlobId blob, Version version, ChunkRange chunks) override {
+    const Clock::time_point begin = Clock::now();
+    // Only exactly this version: of the one before it, the daemon knows whether it was ever here.
+    const bool published = layout_.LoadPublished(weights_.bytes(), blob) == version;
+    uint32_t number = 0;
+    {
+      MutexLock lock(mu_);
+      EPS_RETURN_IF_ERROR(first_error_);
+      if (!published) {
+        number = ++last_number_;
+        pull_ = {.number = number, .blob = blob, .version = version, .done = false};
+      }
+    }
+    if (published) {
+      Send(OfWeights(SharedMessageKind::kRead, blob, version, chunks));
+      return PullTiming{.version_wait_seconds = SecondsSince(begin), .transfer_seconds = 0};
+    }
+    SharedMessage pull = OfWeights(SharedMessageKind::kPull, blob, version, chunks);
+    pull.number = number;
+    Send(std::move(pull));
+    MutexLock lock(mu_);
+    while (!pull_.done && first_error_.ok()) changed_.Wait(mu_);
+    if (pull_.done) return PullTiming{.version_wait_seconds = SecondsSince(begin), .transfer_seconds = 0};
+    return Annotate(first_error_,
+                    absl::StrCat("pull of blob ", options_.model->blob(blob).name, ", version ", version.value()));
   }
 
   absl::StatusOr<PullTiming> Pull(BlobId blob, Version version, ChunkRange chunks,
@@ -73,7 +97,7 @@ class SharedMemoryTransport final : public Transport {
     const BlobSpec& spec = options_.model->blob(blob);
     const int64_t elem_bytes = SizeOf(options_.wire_dtype);
     EPS_CHECK(!chunks.empty() && static_cast<int64_t>(destination.size()) == spec.part_elems(chunks) * elem_bytes);
-    EPS_ASSIGN_OR_RETURN(PullTiming timing, AwaitPart(blob, version, chunks));
+    EPS_ASSIGN_OR_RETURN(PullTiming timing, Await(blob, version, chunks));
     const Clock::time_point begin = Clock::now();
     StreamCopy(destination.data(), InPlace(blob, version) + spec.part_first_elem(chunks) * elem_bytes,
                destination.size());
@@ -143,34 +167,6 @@ class SharedMemoryTransport final : public Transport {
             .blob = blob,
             .chunk = static_cast<int32_t>(chunks.first),
             .num_chunks = static_cast<int32_t>(chunks.count)};
-  }
-
-  // As Await. The daemon is told that `chunks` are read.
-  absl::StatusOr<PullTiming> AwaitPart(BlobId blob, Version version, ChunkRange chunks) {
-    const Clock::time_point begin = Clock::now();
-    // Only exactly this version: of the one before it, the daemon knows whether it was ever here.
-    const bool published = layout_.LoadPublished(weights_.bytes(), blob) == version;
-    uint32_t number = 0;
-    {
-      MutexLock lock(mu_);
-      EPS_RETURN_IF_ERROR(first_error_);
-      if (!published) {
-        number = ++last_number_;
-        pull_ = {.number = number, .blob = blob, .version = version, .done = false};
-      }
-    }
-    if (published) {
-      Send(OfWeights(SharedMessageKind::kRead, blob, version, chunks));
-      return PullTiming{.version_wait_seconds = SecondsSince(begin), .transfer_seconds = 0};
-    }
-    SharedMessage pull = OfWeights(SharedMessageKind::kPull, blob, version, chunks);
-    pull.number = number;
-    Send(std::move(pull));
-    MutexLock lock(mu_);
-    while (!pull_.done && first_error_.ok()) changed_.Wait(mu_);
-    if (pull_.done) return PullTiming{.version_wait_seconds = SecondsSince(begin), .transfer_seconds = 0};
-    return Annotate(first_error_,
-                    absl::StrCat("pull of blob ", options_.model->blob(blob).name, ", version ", version.value()));
   }
 
   void Send(SharedMessage message) {

@@ -62,8 +62,8 @@ class Transport {
   // pulled. What is there is that version from Await's return on, until the daemon may make version + 2: while the
   // step that reads it is open. The address stays valid as long as the transport lives, whatever becomes of the daemon.
   virtual const std::byte* InPlace(BlobId /*blob*/, Version /*version*/) const { return nullptr; }
-  // As Pull, for one that is InPlace: waits, and copies nothing.
-  virtual absl::StatusOr<PullTiming> Await(BlobId /*blob*/, Version /*version*/) {
+  // As Pull, for one that is InPlace: waits, and copies nothing. `chunks`: those that the caller reads.
+  virtual absl::StatusOr<PullTiming> Await(BlobId /*blob*/, Version /*version*/, ChunkRange /*chunks*/) {
     return absl::UnimplementedError("this transport has no weights in place");
   }
 
