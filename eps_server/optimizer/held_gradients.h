@@ -17,7 +17,7 @@ namespace eps::server {
 
 // The summed gradient of the whole model, fp32, where updates are deferred until the step is decided; else nothing.
 //
-// Threads: a chunk is whose who has it
+// Threads: safe, as long as no two use the same chunk
 class HeldGradients {
  public:
   // HoldBytes of memory. Errors: RESOURCE_EXHAUSTED

@@ -28,7 +28,9 @@ struct TaskQueue::Ticket {
 
 TaskQueue::TaskQueue(int threads) : arena_(std::make_unique<Arena>(threads)) {}
 
-TaskQueue::~TaskQueue() {
+TaskQueue::~TaskQueue() { Finish(); }
+
+void TaskQueue::Finish() {
   Close();
   MutexLock lock(mu_);
   while (tickets_ > 0) idle_.Wait(mu_);

@@ -18,12 +18,13 @@ namespace eps::server {
 class TaskQueue {
  public:
   explicit TaskQueue(int threads);
-  // Drops what has not started and waits for the rest.
   ~TaskQueue();
 
   void Push(int64_t rank, std::function<void()> task);
   // Drops what has not started, now and later.
   void Close();
+  // The same, and waits for what runs.
+  void Finish();
 
  private:
   struct Arena;  // keeps oneTBB's headers out of this one

@@ -1,8 +1,18 @@
 #include "eps_server/optimizer/update_scalars.h"
 
+#include <algorithm>
 #include <cmath>
 
 namespace eps::server {
+namespace {
+
+constexpr double kClipEpsilon = 1e-6;  // of torch.nn.utils.clip_grad_norm_
+
+}  // namespace
+
+double ClipScale(const OptimizerConfig& optimizer, double norm) {
+  return std::min(1.0, optimizer.clip_norm / (norm + kClipEpsilon));
+}
 
 UpdateScalars ComputeUpdateScalars(const OptimizerConfig& optimizer, absl::Span<const TensorGroup> groups,
                                    double learning_rate, int64_t update, double gradient_scale) {

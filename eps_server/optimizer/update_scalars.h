@@ -52,6 +52,9 @@ struct UpdateScalars {
   uint32_t moment_key = 0;           // MomentKey of the step and the blob: moments that are not fp32
   std::vector<GroupScalars> groups;  // as GroupRange::group
 };
+// What clipping multiplies a gradient of norm `norm` by, as torch.nn.utils.clip_grad_norm_.
+double ClipScale(const OptimizerConfig& optimizer, double norm);
+
 // `update` counts from 1 the updates that were made, without skipped steps.
 UpdateScalars ComputeUpdateScalars(const OptimizerConfig& optimizer, absl::Span<const TensorGroup> groups,
                                    double learning_rate, int64_t update, double gradient_scale);
