@@ -21,29 +21,17 @@
 #include "common/grpc/door_flags.h"
 #include "common/grpc/grpc_status.h"
 #include "common/grpc/thread_needs.h"
+#include "common/run_folder/endpoint_file.h"
+#include "common/run_folder/run_folder.h"
 #include "common/security/secret_file.h"
 #include "common/security/token.h"
 #include "grpcpp/create_channel.h"
 #include "grpcpp/security/credentials.h"
 #include "grpcpp/support/channel_arguments.h"
-#include "nlohmann/json.hpp"
 
 namespace eps::cli {
 
 namespace {
-
-absl::StatusOr<Endpoint> ReadEndpointFile(const std::string& path) {
-  EPS_ASSIGN_OR_RETURN(const std::string text, ReadFile(path));
-  const nlohmann::json json = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
-  if (!json.is_object() || !json.contains("grpc") || !json["grpc"].is_string() || !json.contains("pid") ||
-      !json["pid"].is_number_integer()) {
-    return absl::InvalidArgumentError(absl::StrCat(path, ": wants a text \"grpc\" and a number \"pid\""));
-  }
-  const bool has_page = json.contains("metrics") && json["metrics"].is_string();
-  return Endpoint{.address = json["grpc"].get<std::string>(),
-                  .process_id = json["pid"].get<int64_t>(),
-                  .page = has_page ? json["metrics"].get<std::string>() : ""};
-}
 
 // EPERM: it is another user's, and there.
 bool IsAlive(int64_t process_id) {
@@ -51,11 +39,11 @@ bool IsAlive(int64_t process_id) {
   return kill(static_cast<pid_t>(process_id), 0) == 0 || errno == EPERM;
 }
 
-// Of the daemon that runs for `out`. Errors: ReadEndpoint's · UNAVAILABLE none does, and where the run stands
+// Of the daemon that runs for `out`. Errors: ReadEndpointFile's · UNAVAILABLE none does, and where the run stands
 absl::StatusOr<Endpoint> FindDaemon(const std::string& out) {
-  absl::StatusOr<Endpoint> endpoint = ReadStartingEndpoint(out);
+  absl::StatusOr<Endpoint> endpoint = ReadEndpointFile(out, EndpointFile::kStarting);
   if (endpoint.ok() && IsAlive(endpoint->process_id)) return endpoint;
-  endpoint = ReadEndpoint(out);
+  endpoint = ReadEndpointFile(out, EndpointFile::kRunning);
   const bool is_gone = endpoint.ok() ? !IsAlive(endpoint->process_id) : absl::IsNotFound(endpoint.status());
   if (is_gone) return absl::UnavailableError(NotRunningText(out));
   return endpoint;
@@ -71,17 +59,9 @@ absl::Status WithAdvice(const absl::Status& status, const std::string& connect) 
 
 }  // namespace
 
-absl::StatusOr<Endpoint> ReadEndpoint(const std::string& out) { return ReadEndpointFile(out + "/endpoints.json"); }
-
-absl::StatusOr<Endpoint> ReadStartingEndpoint(const std::string& out) {
-  return ReadEndpointFile(out + "/starting.json");
-}
-
-std::string RunTokenFile(const std::string& out) { return out + "/token"; }
-
 absl::StatusOr<ClientDoors> WriteRunToken(const std::string& out) {
   ClientDoors doors;
-  doors.token_file = RunTokenFile(out);
+  doors.token_file = RunFolder(out).token();
   unlink(doors.token_file.c_str());  // of the sitting before
   EPS_ASSIGN_OR_RETURN(const std::string token, NewToken());
   EPS_RETURN_IF_ERROR(WriteSecretFile(doors.token_file, token + "\n"));
@@ -107,9 +87,8 @@ absl::StatusOr<DaemonClient> DaemonFlags::Client() const {
     EPS_ASSIGN_OR_RETURN(const Endpoint endpoint, FindDaemon(out));
     address = endpoint.address;
     std::error_code ignored;
-    if (shown.token_file.empty() && std::filesystem::exists(RunTokenFile(out), ignored)) {
-      shown.token_file = RunTokenFile(out);
-    }
+    const std::string token = RunFolder(out).token();
+    if (shown.token_file.empty() && std::filesystem::exists(token, ignored)) shown.token_file = token;
   }
   EPS_RETURN_IF_ERROR(CheckThreadRoom(ClientThreads()));
   EPS_ASSIGN_OR_RETURN(auto credentials, NewChannelCredentials(shown, address, absl::Now()));

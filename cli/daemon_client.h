@@ -19,22 +19,7 @@ class App;
 
 namespace eps::cli {
 
-// The daemon's address and process, as it writes them into OUT.
-struct Endpoint {
-  std::string address;  // HOST:PORT
-  int64_t process_id = 0;
-  std::string page;  // HOST:PORT of its HTTP page; "": not told
-};
-// Of endpoints.json, once workers may attach. Errors: NOT_FOUND no such file · INVALID_ARGUMENT naming the file and
-// field
-absl::StatusOr<Endpoint> ReadEndpoint(const std::string& out);
-// Of starting.json, until then: GetStatus is answered alone. Errors: as above
-absl::StatusOr<Endpoint> ReadStartingEndpoint(const std::string& out);
-
-// Where `eps train` leaves the token of a run's daemon.
-std::string RunTokenFile(const std::string& out);
-
-// Other users of this machine reach loopback too: a new token in RunTokenFile, which only this user can read, keeps
+// Other users of this machine reach loopback too: a new token in the run's folder, which only this user can read, keeps
 // them out of a daemon that is given it. Takes the place of an older one. Returns what opens the daemon's doors.
 // Errors: the system's
 absl::StatusOr<ClientDoors> WriteRunToken(const std::string& out);
@@ -75,7 +60,7 @@ struct DaemonFlags {
 
   void AddTo(CLI::App& command);
   // With --out alone it also shows the token that `eps train` has left there.
-  // Errors: ReadEndpoint's, NewChannelCredentials' · UNAVAILABLE no daemon runs for --out, and where the run stands
+  // Errors: ReadEndpointFile's, NewChannelCredentials' · UNAVAILABLE no daemon runs for --out, and where the run stands
   absl::StatusOr<DaemonClient> Client() const;
 
   // Whether `out` is given, and its run has done all of its steps and has no daemon any more: nobody is to be asked,

@@ -10,6 +10,7 @@
 #include "cli/command.h"
 #include "common/base/exit_code.h"
 #include "common/base/file_util.h"
+#include "common/run_folder/run_folder.h"
 #include "common/security/secret_file.h"
 #include "common/testing/status_matchers.h"
 #include "common/testing/temp_dir.h"
@@ -98,23 +99,10 @@ TEST(DaemonClientTest, StatusShowsShortPassesAndNothingThatSteersTheTerminal) {
   EXPECT_THAT(text, testing::HasSubstr("cpu?[2J"));
 }
 
-TEST(EndpointTest, SaysWhereThePageIsIfItIsTold) {
-  TempDir dir;
-  ASSERT_OK(WriteFileAtomically(dir.File("endpoints.json"),
-                                R"({"grpc": "127.0.0.1:7", "metrics": "127.0.0.1:8", "pid": 9})"));
-  ASSERT_OK_AND_ASSIGN(Endpoint endpoint, ReadEndpoint(dir.path()));
-  EXPECT_EQ(endpoint.address, "127.0.0.1:7");
-  EXPECT_EQ(endpoint.page, "127.0.0.1:8");
-  EXPECT_EQ(endpoint.process_id, 9);
-  ASSERT_OK(WriteFileAtomically(dir.File("endpoints.json"), R"({"grpc": "127.0.0.1:7", "pid": 9})"));
-  ASSERT_OK_AND_ASSIGN(endpoint, ReadEndpoint(dir.path()));
-  EXPECT_EQ(endpoint.page, "");
-}
-
 TEST(RunTokenTest, ANewTokenTakesThePlaceOfTheOldOneAndOnlyItsOwnerReadsIt) {
   const TempDir dir;
   ASSERT_OK_AND_ASSIGN(const ClientDoors doors, WriteRunToken(dir.path()));
-  EXPECT_EQ(doors.token_file, RunTokenFile(dir.path()));
+  EXPECT_EQ(doors.token_file, RunFolder(dir.path()).token());
   ASSERT_OK_AND_ASSIGN(const std::string first, ReadSecretFile(doors.token_file));  // refuses what others may read
   ASSERT_OK(WriteRunToken(dir.path()).status());
   EXPECT_NE(ReadSecretFile(doors.token_file).value(), first);

@@ -2,7 +2,6 @@
 
 #include <fcntl.h>
 
-#include <filesystem>
 #include <memory>
 #include <vector>
 
@@ -13,6 +12,7 @@
 #include "common/checkpoint/resumed_run.h"
 #include "common/formats/model_folder.h"
 #include "common/model/model_spec.h"
+#include "common/run_folder/run_folder.h"
 #include "common/samples/sample_source.h"
 #include "common/samples/tokenizer_of_ids.h"
 #include "common/spec/vector_width.h"
@@ -27,20 +27,6 @@ namespace {
 absl::Status CheckDevice(const WorkerFlags& worker) {
   if (worker.device == "cpu" && worker.vectors == kWidestVectors) return absl::OkStatus();  // always there
   return ProbeDevice(worker.device, worker.vectors);
-}
-
-absl::Status CheckFolder(const Preflight& preflight) {
-  std::error_code ignored;
-  if (preflight.resume) return absl::OkStatus();
-  if (std::filesystem::exists(preflight.out + "/checkpoints", ignored)) {
-    return absl::AlreadyExistsError(
-        absl::StrCat(preflight.out, " holds a run already: go on with --resume, or give another --out"));
-  }
-  if (std::filesystem::exists(preflight.out + "/summary.json", ignored)) {
-    return absl::AlreadyExistsError(
-        absl::StrCat(preflight.out, " holds a run already, which left no checkpoint: give another --out"));
-  }
-  return absl::OkStatus();
 }
 
 absl::Status CheckPlan(const Preflight& preflight, const RunConfig& run, const ModelSpec& model) {
@@ -99,7 +85,7 @@ absl::StatusOr<RunConfig> LoadRunToTrain(const Preflight& preflight) {
 absl::StatusOr<RunOutline> CheckBeforeTraining(const Preflight& preflight) {
   EPS_RETURN_IF_ERROR(CheckDevice(preflight.worker));
   EPS_ASSIGN_OR_RETURN(const RunConfig run, LoadRunToTrain(preflight));
-  EPS_RETURN_IF_ERROR(CheckFolder(preflight));
+  if (!preflight.resume) EPS_RETURN_IF_ERROR(RunFolder(preflight.out).CheckHoldsNoRun());
   RunOutline outline = {.steps = run.steps,
                         .tokens_per_step = run.tokens_per_step(),
                         .sequences_per_step = run.batch.sequences_per_step(),

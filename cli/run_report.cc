@@ -9,7 +9,11 @@
 #include "cli/progress.h"
 #include "common/base/byte_size.h"
 #include "common/base/file_util.h"
+#include "common/base/ids.h"
 #include "common/base/state_names.h"
+#include "common/checkpoint/checkpoint_directory.h"
+#include "common/checkpoint/checkpoint_files.h"
+#include "common/run_folder/run_folder.h"
 #include "nlohmann/json.hpp"
 
 namespace eps::cli {
@@ -39,7 +43,7 @@ std::string EvaluationText(const nlohmann::json& summary) {
 }
 
 nlohmann::json ReadSummary(const std::string& out) {
-  const absl::StatusOr<std::string> text = ReadFile(out + "/summary.json");
+  const absl::StatusOr<std::string> text = ReadFile(RunFolder(out).summary());
   if (!text.ok()) return nlohmann::json();
   nlohmann::json json = nlohmann::json::parse(*text, nullptr, /*allow_exceptions=*/false);
   return json.is_object() ? json : nlohmann::json();
@@ -60,8 +64,9 @@ std::string DoneText(const nlohmann::json& summary) {
 
 // Its folder; "": there is none.
 std::string NewestCheckpoint(const std::string& out) {
-  const absl::StatusOr<std::string> name = ReadFile(absl::StrCat(out, "/checkpoints/latest"));
-  return name.ok() ? absl::StrCat(out, "/checkpoints/", name->substr(0, name->find('\n'))) : "";
+  const CheckpointDirectory checkpoints = RunFolder(out).checkpoints();
+  const absl::StatusOr<Version> newest = FindNewestCheckpoint(checkpoints);
+  return newest.ok() ? checkpoints.FolderOf(*newest) : "";
 }
 
 }  // namespace

@@ -22,6 +22,7 @@
 #include "common/base/thread.h"
 #include "common/grpc/grpc_status.h"
 #include "common/grpc/thread_needs.h"
+#include "common/run_folder/endpoint_file.h"
 #include "grpcpp/completion_queue.h"
 
 namespace eps::cli {
@@ -137,7 +138,7 @@ absl::Status SamplingServer::Check(absl::Duration timeout) {
 absl::Status SamplingServer::WaitForEndpoint() {
   while (true) {  // a model loads as long as it takes
     EPS_RETURN_IF_ERROR(Check(absl::Milliseconds(5)));
-    const absl::StatusOr<Endpoint> endpoint = ReadEndpoint(folder_);
+    const absl::StatusOr<Endpoint> endpoint = ReadEndpointFile(folder_, EndpointFile::kRunning);
     if (endpoint.ok()) {
       address_ = endpoint->address;
       return absl::OkStatus();

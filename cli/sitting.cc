@@ -23,6 +23,8 @@
 #include "common/base/memory_room.h"
 #include "common/base/state_names.h"
 #include "common/base/status_macros.h"
+#include "common/run_folder/endpoint_file.h"
+#include "common/run_folder/run_folder.h"
 
 namespace eps::cli {
 namespace {
@@ -58,7 +60,7 @@ bool DoesNotFit(const ChildProcess& worker) {
 }  // namespace
 
 std::string WorkerLogFile(const std::string& out, int worker) {
-  return absl::StrCat(out, "/logs/gpu_worker-", worker, ".log");
+  return absl::StrCat(RunFolder(out).logs(), "/gpu_worker-", worker, ".log");
 }
 
 std::string ForwardDigestFile(const std::string& out, int worker) {
@@ -66,7 +68,7 @@ std::string ForwardDigestFile(const std::string& out, int worker) {
 }
 
 std::string WorkerTraceLogFile(const std::string& out, int worker) {
-  return absl::StrCat(out, "/trace/worker-", worker, ".json");
+  return absl::StrCat(RunFolder(out).trace(), "/worker-", worker, ".json");
 }
 
 std::string DaemonTraceLogFile(const std::string& out) { return out + "/trace/daemon.json"; }
@@ -120,7 +122,7 @@ absl::Status Sitting::StartDaemon() {
   EPS_ASSIGN_OR_RETURN(daemon_, Spawn({.name = "eps_server",
                                        .program = options_.programs + "/eps_server",
                                        .arguments = arguments,
-                                       .log_path = options_.out + "/logs/eps_server.log",
+                                       .log_path = RunFolder(options_.out).logs() + "/eps_server.log",
                                        .signal_when_parent_dies = SIGHUP}));
   return absl::OkStatus();
 }
@@ -132,7 +134,7 @@ absl::StatusOr<bool> Sitting::WaitForEndpoint() {
   while (true) {
     Reap({&daemon_});
     if (!daemon_.running()) return false;
-    const absl::StatusOr<Endpoint> endpoint = ReadEndpoint(options_.out);
+    const absl::StatusOr<Endpoint> endpoint = ReadEndpointFile(options_.out, EndpointFile::kRunning);
     if (endpoint.ok() && endpoint->process_id == daemon_.pid) {
       address_ = endpoint->address;
       SayPage(endpoint->page);
@@ -156,7 +158,7 @@ absl::StatusOr<bool> Sitting::WaitForEndpoint() {
 void Sitting::ShowStart() {
   if (!options_.show) return;
   if (starting_ == nullptr) {
-    const absl::StatusOr<Endpoint> endpoint = ReadStartingEndpoint(options_.out);
+    const absl::StatusOr<Endpoint> endpoint = ReadEndpointFile(options_.out, EndpointFile::kStarting);
     if (!endpoint.ok() || endpoint->process_id != daemon_.pid) return;
     auto credentials = NewChannelCredentials(doors_, endpoint->address, absl::Now());
     if (!credentials.ok()) return;  // Watch says why
@@ -379,7 +381,7 @@ std::vector<const Sitting::Worker*> Sitting::WorkersThatCount() const {
 void Sitting::RemoveNewFolder() {
   // Whatever a program's exit code says: what was trained stays.
   std::error_code ignored;
-  const std::uintmax_t steps_bytes = std::filesystem::file_size(options_.out + "/metrics.jsonl", ignored);
+  const std::uintmax_t steps_bytes = std::filesystem::file_size(RunFolder(options_.out).metrics(), ignored);
   const bool has_steps = !ignored && steps_bytes > 0;
   if (options_.out_is_new && !has_steps) std::filesystem::remove_all(options_.out, ignored);
 }

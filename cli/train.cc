@@ -49,6 +49,7 @@
 #include "common/formats/model_folder_writer.h"
 #include "common/grpc/thread_needs.h"
 #include "common/model/model_spec.h"
+#include "common/run_folder/run_folder.h"
 #include "common/spec/run_config.h"
 #include "common/telemetry/http_page.h"
 #include "common/telemetry/trace_file.h"
@@ -94,7 +95,7 @@ constexpr absl::Duration kOrphanTime = absl::Minutes(1);
 // One sitting at a time, from before it writes a token or a log until it has ended: the daemon's own lock comes later.
 // Errors: FAILED_PRECONDITION another sitting, or a daemon that was started by hand, has the folder
 absl::StatusOr<FileDescriptor> LockSitting(const std::string& out, bool resume) {
-  absl::StatusOr<FileDescriptor> sitting = LockDirectory(out + "/logs");
+  absl::StatusOr<FileDescriptor> sitting = LockDirectory(RunFolder(out).logs());
   EPS_RETURN_IF_ERROR_WITH(sitting.status(), "--out");
   const absl::Time deadline = absl::Now() + (resume ? kOrphanTime : absl::ZeroDuration());
   for (bool said = false;; absl::SleepFor(absl::Milliseconds(50))) {
@@ -107,9 +108,9 @@ absl::StatusOr<FileDescriptor> LockSitting(const std::string& out, bool resume) 
   }
 }
 
-CheckpointDirectory CheckpointsOf(const std::string& out) { return CheckpointDirectory(out + "/checkpoints"); }
-
-absl::StatusOr<Version> NewestCheckpointOf(const std::string& out) { return FindNewestCheckpoint(CheckpointsOf(out)); }
+absl::StatusOr<Version> NewestCheckpointOf(const std::string& out) {
+  return FindNewestCheckpoint(RunFolder(out).checkpoints());
+}
 
 bool HasCheckpoint(const std::string& out) { return NewestCheckpointOf(out).ok(); }
 
@@ -169,7 +170,7 @@ absl::Status FinishTrace(const TrainFlags& flags, int workers) {
     EPS_RETURN_IF_ERROR(WriteFileAtomically(out + "/timeline.svg", TimelineSvg(title, tracks, step->begin, step->end)));
   }
   EPS_RETURN_IF_ERROR(WriteFileAtomically(out + "/trace.json", ToChromeTrace(tracks)));
-  std::filesystem::remove_all(out + "/trace", ignored);
+  std::filesystem::remove_all(RunFolder(out).trace(), ignored);
   return predicted_status;
 }
 
@@ -210,7 +211,7 @@ bool IsDone(const TrainFlags& flags) {
   const absl::StatusOr<RunConfig> run = LoadRunToTrain(flags.ForPreflight());
   const absl::StatusOr<Version> newest = NewestCheckpointOf(out);
   if (!run.ok() || !newest.ok() || newest->value() < run->steps) return false;
-  const std::string folder = CheckpointsOf(out).FolderOf(*newest);
+  const std::string folder = RunFolder(out).checkpoints().FolderOf(*newest);
   const absl::StatusOr<Manifest> manifest = ReadManifest(folder);
   return manifest.ok() && DifferencesThatMatter(*manifest, *run).empty() && VerifyCheckpointFolder(folder).ok();
 }
@@ -386,7 +387,7 @@ absl::Status MeasureFirst(TrainFlags& flags, SignalQueue& signals) {
 int EndBeforeStart(const std::string& out, bool out_is_new, int signal) {
   std::error_code ignored;
   if (out_is_new) {
-    for (const std::string& folder : {out + "/logs", out}) std::filesystem::remove(folder, ignored);
+    for (const std::string& folder : {RunFolder(out).logs(), out}) std::filesystem::remove(folder, ignored);
   }
   std::fprintf(stderr, "eps: ended by a signal before anything was started\n");
   return kExitSignal + signal;
@@ -419,7 +420,7 @@ int RunTrain(TrainFlags flags) {
   const mode_t users_umask = umask(077);  // what is made here and by the daemon is this user's alone
   std::error_code ignored;
   const bool out_is_new = !std::filesystem::exists(out, ignored);
-  const absl::Status made = MakeDirs(out + "/logs");
+  const absl::Status made = MakeDirs(RunFolder(out).logs());
   const absl::StatusOr<FileDescriptor> lock = made.ok() ? LockSitting(out, flags.resume) : made;
   absl::StatusOr<SignalQueue> signals = SignalQueue::Create();
   for (const absl::Status& each : {lock.status(), signals.status()}) {
@@ -430,8 +431,8 @@ int RunTrain(TrainFlags flags) {
   }
   if (!MeasureFirst(flags, *signals).ok()) return EndBeforeStart(out, out_is_new, signals->last());
   if (flags.trace) {
-    std::filesystem::remove_all(out + "/trace", ignored);  // of a sitting that was killed
-    if (const absl::Status folder = MakeDirs(out + "/trace"); !folder.ok()) {
+    std::filesystem::remove_all(RunFolder(out).trace(), ignored);  // of a sitting that was killed
+    if (const absl::Status folder = MakeDirs(RunFolder(out).trace()); !folder.ok()) {
       PrintError(folder);
       return StartExitCode(folder);
     }

@@ -43,6 +43,7 @@
 #include "common/base/thread.h"
 #include "common/grpc/thread_needs.h"
 #include "common/model/model_spec.h"
+#include "common/run_folder/run_folder.h"
 
 namespace eps::cli {
 namespace {
@@ -160,7 +161,7 @@ class Verification {
   absl::Status RunAndCompare(size_t index, VariantResult& result) {
     const Variant& variant = variants_[index];
     const std::string out = absl::StrCat(folder_.path(), "/", index, "-", FolderName(variant.name));
-    EPS_RETURN_IF_ERROR(MakeDirs(out + "/logs"));
+    EPS_RETURN_IF_ERROR(MakeDirs(RunFolder(out).logs()));
     EPS_RETURN_IF_ERROR(Carry(index, out));
     EPS_ASSIGN_OR_RETURN(std::vector<StepDigests> digests, ReadDigestFile(DigestFile(out)));
     EPS_ASSIGN_OR_RETURN(ForwardDigests forward, ReadForward(variant, out));

@@ -27,9 +27,9 @@ struct DaemonOptions {
   int64_t serve_context = 0;             // tokens of a text that it is planned for, at most; 0: the model's
   std::string out;                       // where everything is left
   std::string listen = "127.0.0.1:0";
-  std::string metrics_listen = "127.0.0.1:0";  // the HTTP page
-  bool metrics_any_address = false;            // of which others than this host may be reached
   ServerDoors doors;                           // of that address
+  std::string metrics_listen = "127.0.0.1:0";  // the HTTP page
+  bool metrics_any_address = false;            // it may be an address that other hosts reach
   int max_connections = 0;                     // 0: 1024, or 8 for each expected worker if that is more
   int expected_workers = 1;                    // the first step waits until so many are ready
   int threads = 1;                             // of the optimizer, and of loading; CopierThreads of them for a worker
@@ -44,8 +44,9 @@ struct DaemonOptions {
 class Daemon {
  public:
   // Checks everything that can be wrong with the input (listen address, RunSpec, data, weights, checkpoints) and loads
-  // the model, which may take minutes: it listens and answers all that while, and `work`, which outlives the
-  // daemon or a Start that succeeded, is told how far it is. After an error nothing has changed, but for tokens of data that were made whole.
+  // the model, which may take minutes: it listens and answers all that while, and `work` is told how far it is, which must
+  // live until Start has succeeded or the daemon is gone. After an error nothing has changed, but for tokens of data that
+  // were made whole.
   // Errors: INVALID_ARGUMENT, NOT_FOUND, FAILED_PRECONDITION, DATA_LOSS, naming the field or file · UNAVAILABLE an
   //         address is in use · RESOURCE_EXHAUSTED · CANCELLED by `work`
   static absl::StatusOr<std::unique_ptr<Daemon>> Create(const DaemonOptions& options, LongWork& work);

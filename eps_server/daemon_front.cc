@@ -1,10 +1,12 @@
 #include "eps_server/daemon_front.h"
 
+#include <unistd.h>
+
 #include <utility>
 
 #include "common/base/log.h"
 #include "common/base/status_macros.h"
-#include "eps_server/endpoint_file.h"
+#include "common/run_folder/endpoint_file.h"
 #include "eps_server/service/starting_service.h"
 #include "eps_server/service/status_json.h"
 
@@ -24,10 +26,13 @@ absl::StatusOr<std::unique_ptr<DaemonFront>> DaemonFront::Open(const DaemonOptio
   EPS_ASSIGN_OR_RETURN(front->server_, RpcServer::Start(listen, NewStartingServices(identity, work),
                                                         /*max_message_bytes=*/0, std::move(rpc)));
   front->is_starting_ = true;
-  EPS_RETURN_IF_ERROR(
-      WriteEndpointFile(options.out, EndpointFile::kStarting, front->server_->LocalAddress(), front->page_->address()));
+  EPS_RETURN_IF_ERROR(WriteEndpointFile(options.out, EndpointFile::kStarting, front->endpoint()));
   LogInfo("daemon_starts", {{"grpc", front->server_->address()}, {"metrics", front->page_->address()}});
   return front;
+}
+
+Endpoint DaemonFront::endpoint() const {
+  return {.address = server_->LocalAddress(), .page = page_->address(), .process_id = getpid()};
 }
 
 DaemonFront::~DaemonFront() {
@@ -37,7 +42,7 @@ DaemonFront::~DaemonFront() {
 
 absl::Status DaemonFront::GoOn(std::vector<std::unique_ptr<grpc::Service>> services, int max_message_bytes) {
   EPS_RETURN_IF_ERROR(server_->Replace(std::move(services), max_message_bytes));
-  EPS_RETURN_IF_ERROR(WriteEndpointFile(out_, EndpointFile::kRunning, server_->LocalAddress(), page_->address()));
+  EPS_RETURN_IF_ERROR(WriteEndpointFile(out_, EndpointFile::kRunning, endpoint()));
   EPS_RETURN_IF_ERROR(RemoveEndpointFile(out_, EndpointFile::kStarting));
   is_starting_ = false;
   return absl::OkStatus();

@@ -9,6 +9,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "common/base/long_work.h"
+#include "common/run_folder/endpoint_file.h"
 #include "eps_server/daemon.h"
 #include "eps_server/daemon_identity.h"
 #include "eps_server/service/listen_address.h"
@@ -27,8 +28,8 @@ namespace eps::server {
 // Threads: one
 class DaemonFront {
  public:
-  // At `listen`, options.listen read, with the doors `rpc`; options.out is there. `work`: what is done until GoOn; it outlives
-  // this, or a GoOn that succeeded.
+  // At `listen`, options.listen read, with the doors `rpc`; options.out is there. `work`: what is done until GoOn; it must live
+  // until GoOn has succeeded or this is gone.
   // Errors: UNAVAILABLE an address is in use · the system's, naming the file
   static absl::StatusOr<std::unique_ptr<DaemonFront>> Open(const DaemonOptions& options, const ListenAddress& listen,
                                                            RpcServerOptions rpc, const DaemonIdentity& identity,
@@ -46,6 +47,8 @@ class DaemonFront {
 
  private:
   explicit DaemonFront(std::string out) : out_(std::move(out)) {}
+
+  Endpoint endpoint() const;
 
   const std::string out_;
   bool is_starting_ = false;  // starting.json is there

@@ -6,9 +6,9 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/time/time.h"
 #include "common/base/long_work.h"
+#include "common/base/monotonic_clock.h"
 #include "common/base/mutex.h"
 #include "eps_server/daemon.h"
-#include "eps_server/membership/monotonic_clock.h"
 
 namespace eps::server {
 
@@ -44,7 +44,7 @@ class Interrupts {
   CondVar came_;
   LongWork* start_ ABSL_GUARDED_BY(mu_);           // null: it is over
   Daemon* daemon_ ABSL_GUARDED_BY(mu_) = nullptr;  // null: it has not started, or is over
-  int first_ ABSL_GUARDED_BY(mu_) = 0;  // SIGINT or SIGTERM
+  int first_ ABSL_GUARDED_BY(mu_) = 0;             // SIGINT or SIGTERM
   absl::Duration first_at_ ABSL_GUARDED_BY(mu_);
   bool any_ ABSL_GUARDED_BY(mu_) = false;
 };

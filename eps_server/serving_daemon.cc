@@ -5,19 +5,18 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
-#include "common/base/file_util.h"
 #include "common/base/log.h"
 #include "common/base/mutex.h"
-#include "common/base/new_folder.h"
 #include "common/base/state_names.h"
 #include "common/base/status_macros.h"
 #include "common/grpc/message_limits.h"
+#include "common/run_folder/endpoint_file.h"
 #include "common/spec/run_config.h"
 #include "eps_server/checkpoint/serving_checkpoint.h"
 #include "eps_server/daemon_front.h"
 #include "eps_server/daemon_identity.h"
 #include "eps_server/doors.h"
-#include "eps_server/endpoint_file.h"
+#include "eps_server/out_folder.h"
 #include "eps_server/service/control_service.h"
 #include "eps_server/service/data_service.h"
 #include "eps_server/service/rpc_server.h"
@@ -34,17 +33,18 @@ constexpr absl::Duration kLeaseCheck = absl::Seconds(1);
 class ServingDaemon final : public Daemon {
  public:
   ServingDaemon(const DaemonOptions& options, ListenAddress listen, LongWork& work)
-      : options_(options), listen_(std::move(listen)), work_(work), identity_(NewDaemonIdentity(options.out)) {}
+      : options_(options),
+        listen_(std::move(listen)),
+        work_(work),
+        identity_(NewDaemonIdentity(options.out)),
+        out_(options.out) {}
 
   ~ServingDaemon() override { front_.reset(); }  // first: it uses all of what follows it
 
   absl::Status Load() {
     EPS_ASSIGN_OR_RETURN(RpcServerOptions rpc_options, OpenDoors(listen_, options_));
     EPS_ASSIGN_OR_RETURN(certificate_expiry_seconds_, CertificateExpirySeconds(options_.doors));
-    EPS_ASSIGN_OR_RETURN(out_, NewFolder::Make(options_.out));
-    absl::StatusOr<FileDescriptor> lock = LockDirectory(options_.out);
-    if (!lock.ok()) return Annotate(lock.status(), "--out");
-    out_lock_ = *std::move(lock);
+    EPS_RETURN_IF_ERROR(out_.Make());
     EPS_ASSIGN_OR_RETURN(front_, DaemonFront::Open(options_, listen_, std::move(rpc_options), identity_, &work_));
     EPS_ASSIGN_OR_RETURN(
         served_,
@@ -144,8 +144,7 @@ class ServingDaemon final : public Daemon {
   const ListenAddress listen_;
   LongWork& work_;  // until Start
   const DaemonIdentity identity_;
-  FileDescriptor out_lock_;  // one daemon at a time says there where it is
-  NewFolder out_;
+  OutFolder out_;
   ServingCheckpoint served_;
   int max_message_bytes_ = 0;
   double certificate_expiry_seconds_ = 0;

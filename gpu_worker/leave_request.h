@@ -5,8 +5,8 @@
 #include <utility>
 
 #include "absl/base/thread_annotations.h"
-#include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "common/base/monotonic_clock.h"
 #include "common/base/mutex.h"
 
 namespace eps::worker {
@@ -22,7 +22,7 @@ class LeaveRequest {
   static constexpr absl::Duration kRepeat = absl::Seconds(1);
 
   // exit: ends the process with that exit code.
-  explicit LeaveRequest(std::function<void(int)> exit, std::function<absl::Time()> clock = &absl::Now)
+  explicit LeaveRequest(std::function<void(int)> exit, MonotonicClock clock = SteadyClock())
       : exit_(std::move(exit)), clock_(std::move(clock)) {}
 
   void OnSignal(int number) ABSL_LOCKS_EXCLUDED(mu_);
@@ -36,11 +36,11 @@ class LeaveRequest {
 
  private:
   const std::function<void(int)> exit_;
-  const std::function<absl::Time()> clock_;
+  const MonotonicClock clock_;
   mutable Mutex mu_;  // held while the daemon is asked
   std::function<void()> ask_ ABSL_GUARDED_BY(mu_);
   int first_ ABSL_GUARDED_BY(mu_) = 0;
-  absl::Time first_at_ ABSL_GUARDED_BY(mu_);
+  absl::Duration first_at_ ABSL_GUARDED_BY(mu_);
 };
 
 }  // namespace eps::worker

@@ -13,7 +13,7 @@ namespace {
 
 class LeaveRequestTest : public ::testing::Test {
  protected:
-  absl::Time now_ = absl::UnixEpoch();
+  absl::Duration now_ = absl::ZeroDuration();
   std::vector<int> exits_;
   int asked_ = 0;
   LeaveRequest request_{[this](int code) { exits_.push_back(code); }, [this] { return now_; }};

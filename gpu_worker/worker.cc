@@ -9,6 +9,7 @@
 #include "absl/strings/match.h"
 #include "absl/time/clock.h"
 #include "common/base/log.h"
+#include "common/base/monotonic_clock.h"
 #include "common/base/status_macros.h"
 #include "gpu_worker/device_registry.h"
 #include "gpu_worker/profile/measure.h"
@@ -58,13 +59,14 @@ absl::StatusOr<Introduction> Introduce(const WorkerOptions& options) {
 // what made us try; it is returned if nothing helps.
 absl::StatusOr<Attachment> AttachWithPatience(const WorkerOptions& options, const Introduction& introduction,
                                               absl::Status first_error) {
-  absl::Time deadline = absl::Now() + options.reconnect;
-  absl::Time next_said = absl::InfinitePast();
+  const MonotonicClock clock = SteadyClock();
+  absl::Duration deadline = clock() + options.reconnect;
+  absl::Duration next_said = -absl::InfiniteDuration();
   bool was_starting = false;
   for (absl::Duration wait = kFirstWait;; wait = std::min(wait * 2, kLongestWait)) {
-    auto answer = GrpcAttach(options.address, introduction, std::max(deadline - absl::Now(), absl::Seconds(1)),
-                             options.credentials);
-    const absl::Time now = absl::Now();
+    auto answer =
+        GrpcAttach(options.address, introduction, std::max(deadline - clock(), absl::Seconds(1)), options.credentials);
+    const absl::Duration now = clock();
     if (answer.ok()) {
       if (auto* attachment = std::get_if<Attachment>(&*answer)) return std::move(*attachment);
       if (now >= next_said) {

@@ -65,7 +65,8 @@ absl::Status CheckReplaceable(const std::string& path);
 
 // After OK, `path` holds `content` even after a power failure; at no moment does it hold a part of
 // it: written beside, synced, renamed, the folder synced. Errors: CheckReplaceable's, FileError's; then
-// `path` is as it was and nothing else is left behind.
+// `path` is as it was, or, where the folder alone could not be synced, holds `content` until a power failure; nothing
+// else is left behind.
 absl::Status WriteFileAtomically(const std::string& path, absl::string_view content);
 
 // Makes renames and new files in folder `path` last.

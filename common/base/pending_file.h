@@ -39,7 +39,8 @@ class PendingFile {
   // fail behind it before the first of them is seen. Errors: FileError's
   absl::Status Sync();
   // After OK, `path` is this file, even after a power failure; what was there before is replaced. Once.
-  // Errors: FileError's; then `path` is as it was
+  // Errors: FileError's; then `path` is as it was, unless what failed is to make the new name last: it may be this file
+  // already, whole, and be lost in a power failure
   absl::Status Publish();
 
  private:

@@ -47,7 +47,8 @@ class CheckpointDirectory {
   // An empty folder to write a checkpoint into, made with its parents. Errors: the system's
   absl::StatusOr<std::string> StartWriting(Version version) const;
   // Makes that folder the checkpoint, in place of one of the same step, and then `latest`. Lasts when it
-  // returns. Errors: the system's; what was there still is
+  // returns. Errors: the system's; then either what was there still is, or the new one stands whole and is not `latest` yet,
+  // or may be lost in a power failure
   absl::Status FinishWriting(Version version) const;
   // Removes the folder of StartWriting, and what FinishWriting may have left when it failed.
   void AbandonWriting(Version version) const;

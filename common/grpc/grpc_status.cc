@@ -7,15 +7,26 @@
 namespace eps {
 namespace {
 
-// A status message travels as trailing metadata, of which gRPC takes 8 KiB by default.
-constexpr size_t kMaxMessageBytes = 4096;
+// A status message travels as trailing metadata, of which gRPC takes 8 KiB by default, percent-encoded: what is not
+// printable ASCII takes three bytes for one.
+constexpr size_t kMaxEncodedBytes = 4096;
+
+// The part of `message` that so many bytes hold.
+absl::string_view Fitting(absl::string_view message) {
+  size_t encoded = 0, num_bytes = 0;
+  for (const char c : message) {
+    encoded += c >= ' ' && c <= '~' && c != '%' ? 1 : 3;
+    if (encoded > kMaxEncodedBytes) break;
+    ++num_bytes;
+  }
+  return message.substr(0, num_bytes);
+}
 
 }  // namespace
 
 grpc::Status ToGrpc(const absl::Status& status) {
   if (status.ok()) return grpc::Status::OK;
-  const absl::string_view message = status.message().substr(0, kMaxMessageBytes);
-  return grpc::Status(static_cast<grpc::StatusCode>(status.code()), std::string(message.data(), message.size()));
+  return grpc::Status(static_cast<grpc::StatusCode>(status.code()), std::string(Fitting(status.message())));
 }
 
 absl::Status FromGrpc(const grpc::Status& status) {

@@ -55,12 +55,16 @@ absl::StatusOr<std::string> ReadSecretFile(const std::string& path) {
 
 absl::Status WriteSecretFile(const std::string& path, absl::string_view content) {
   EPS_ASSIGN_OR_RETURN(FileDescriptor file, OpenFile(path, O_WRONLY | O_CREAT | O_EXCL));
-  // Before a byte is in it.
-  if (fchmod(file.get(), 0600) != 0) return FileError(errno, "set the mode of", path);
-  EPS_RETURN_IF_ERROR(WriteAt(file, path, 0, content));
-  if (fsync(file.get()) != 0) return FileError(errno, "sync", path);
-  if (!file.Close().ok()) return FileError(errno, "close", path);
-  return absl::OkStatus();
+  const absl::Status written = [&]() -> absl::Status {
+    // Before a byte is in it.
+    if (fchmod(file.get(), 0600) != 0) return FileError(errno, "set the mode of", path);
+    EPS_RETURN_IF_ERROR(WriteAt(file, path, 0, content));
+    if (fsync(file.get()) != 0) return FileError(errno, "sync", path);
+    EPS_RETURN_IF_ERROR_WITH(file.Close(), path);
+    return absl::OkStatus();
+  }();
+  if (!written.ok()) unlink(path.c_str());
+  return written;
 }
 
 }  // namespace eps

@@ -78,10 +78,7 @@ void TraceLog::NameProcess(absl::string_view name) {
   Name("process_name", 0, name);
 }
 
-void TraceLog::SetClockOffset(std::chrono::nanoseconds offset) {
-  MutexLock lock(mu_);
-  offset_ = offset;
-}
+void TraceLog::SetClockOffset(std::chrono::nanoseconds offset) { offset_nanos_ = offset.count(); }
 
 int TraceLog::NewTrack(absl::string_view name) {
   Name("thread_name", ++tracks_, name);
@@ -102,14 +99,18 @@ int TraceLog::TrackOfThisThread(absl::string_view name) {
 
 void TraceLog::Add(int track, absl::string_view name, Time begin, Time end, absl::string_view detail,
                    int64_t copied_bytes, double copy_seconds) {
+  if (is_full_) return;
+  // Without the lock: whoever is traced waits for no other's text.
+  const Time::duration at = begin.time_since_epoch() + std::chrono::nanoseconds(offset_nanos_);
+  const std::string line = absl::StrFormat(
+      "{\"ph\":\"X\",\"name\":%s,\"pid\":1,\"tid\":%d,\"ts\":%.3f,\"dur\":%.3f%s},\n", Quoted(name), track,
+      Microseconds(at), Microseconds(end - begin), Arguments(detail, copied_bytes, copy_seconds));
   MutexLock lock(mu_);
-  if (events_ == options_.max_events) return;
-  if (++events_ == options_.max_events) {
-    LogWarning("trace_full", {{"file", options_.path}, {"events", events_}});
-  }
-  Write(absl::StrFormat("{\"ph\":\"X\",\"name\":%s,\"pid\":1,\"tid\":%d,\"ts\":%.3f,\"dur\":%.3f%s},\n", Quoted(name),
-                        track, Microseconds(begin.time_since_epoch() + offset_), Microseconds(end - begin),
-                        Arguments(detail, copied_bytes, copy_seconds)));
+  if (is_full_) return;
+  Write(line);
+  if (++events_ < options_.max_events) return;
+  is_full_ = true;
+  LogWarning("trace_full", {{"file", options_.path}, {"events", events_}});
 }
 
 void TraceLog::Flush() {

@@ -1,6 +1,7 @@
 #ifndef EPS_COMMON_TELEMETRY_TRACE_LOG_H_
 #define EPS_COMMON_TELEMETRY_TRACE_LOG_H_
 
+#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <cstdio>
@@ -21,7 +22,7 @@ namespace eps {
 // an event (docs/formats.md). A process that is killed leaves a file without the last bracket, which Perfetto and
 // ParseTraceLog (trace_file.h) take as well. Full after so many events, what follows is left out, and the log says so.
 //
-// Threads: safe; a line is formatted under a lock, and written some hundred at a time
+// Threads: safe; lines are written some hundred at a time, by whoever adds the last of them
 class TraceLog {
  public:
   using Time = std::chrono::steady_clock::time_point;
@@ -39,7 +40,7 @@ class TraceLog {
   // "daemon", "worker 2": what the file's tracks stand under.
   void NameProcess(absl::string_view name) ABSL_LOCKS_EXCLUDED(mu_);
   // Times of other hosts' traces are of another clock: what is added to ours to have theirs. 0 unless said.
-  void SetClockOffset(std::chrono::nanoseconds offset) ABSL_LOCKS_EXCLUDED(mu_);
+  void SetClockOffset(std::chrono::nanoseconds offset);
 
   // A line of the picture, below those before it.
   int AddTrack(absl::string_view name) ABSL_LOCKS_EXCLUDED(mu_);
@@ -65,9 +66,12 @@ class TraceLog {
   void Fail(int error_number) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   const Options options_;
+  // Atomic, because lines are made without the lock.
+  std::atomic<int64_t> offset_nanos_ = 0;
+  std::atomic<bool> is_full_ = false;
+
   mutable Mutex mu_;
   std::FILE* const file_ ABSL_PT_GUARDED_BY(mu_);
-  std::chrono::nanoseconds offset_ ABSL_GUARDED_BY(mu_) = {};
   std::map<std::thread::id, int> thread_tracks_ ABSL_GUARDED_BY(mu_);
   int tracks_ ABSL_GUARDED_BY(mu_) = 0;
   int64_t events_ ABSL_GUARDED_BY(mu_) = 0;

@@ -41,11 +41,11 @@ std::string EvaluationLine(const EvaluationReport& report) {
   return line.dump() + "\n";
 }
 
-absl::StatusOr<std::unique_ptr<MetricsLog>> MetricsLog::Open(const std::string& folder, bool evaluates,
+absl::StatusOr<std::unique_ptr<MetricsLog>> MetricsLog::Open(const RunFolder& folder, bool evaluates,
                                                              int64_t first_step) {
-  EPS_ASSIGN_OR_RETURN(StepLines steps, StepLines::Open(folder + "/metrics.jsonl", first_step));
+  EPS_ASSIGN_OR_RETURN(StepLines steps, StepLines::Open(folder.metrics(), first_step));
   std::optional<StepLines> evaluations;
-  const std::string evaluations_path = folder + "/evaluations.jsonl";
+  const std::string evaluations_path = folder.evaluations();
   if (!evaluates && first_step == 0) EPS_RETURN_IF_ERROR(RemoveIfThere(evaluations_path));
   // Of a run that evaluates no more what is beyond its checkpoint goes, too.
   if (std::error_code ignored; evaluates || std::filesystem::exists(evaluations_path, ignored)) {

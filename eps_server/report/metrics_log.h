@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "absl/status/statusor.h"
+#include "common/run_folder/run_folder.h"
 #include "eps_server/report/step_lines.h"
 #include "eps_server/step/step_report.h"
 
@@ -19,10 +20,9 @@ namespace eps::server {
 // Threads: as StepObserver
 class MetricsLog final : public StepObserver {
  public:
-  // Opens `folder`/metrics.jsonl, and evaluations.jsonl where the run `evaluates`, for the steps from `first_step` on:
+  // Opens `folder`'s metrics.jsonl, and evaluations.jsonl where the run `evaluates`, for the steps from `first_step` on:
   // lines of earlier steps, and of evaluations before so many were committed, stay. Errors: the system's, naming the file
-  static absl::StatusOr<std::unique_ptr<MetricsLog>> Open(const std::string& folder, bool evaluates,
-                                                          int64_t first_step);
+  static absl::StatusOr<std::unique_ptr<MetricsLog>> Open(const RunFolder& folder, bool evaluates, int64_t first_step);
 
   void OnCommit(const StepReport& report) override;
   // Of a run that evaluates.

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "common/base/file_util.h"
+#include "common/run_folder/run_folder.h"
 #include "common/testing/status_matchers.h"
 #include "common/testing/temp_dir.h"
 #include "eps_server/report/loss_svg.h"
@@ -43,7 +44,7 @@ std::vector<int64_t> StepsIn(const std::string& path) {
 TEST(MetricsLogTest, ALineForEachStepAsItCommits) {
   TempDir dir;
   const std::string path = dir.File("metrics.jsonl");
-  ASSERT_OK_AND_ASSIGN(const auto log, MetricsLog::Open(dir.path(), /*evaluates=*/false, 0));
+  ASSERT_OK_AND_ASSIGN(const auto log, MetricsLog::Open(RunFolder(dir.path()), /*evaluates=*/false, 0));
   log->OnCommit(ReportOf(0));
   log->OnCommit(ReportOf(1));
   EXPECT_THAT(StepsIn(path), ElementsAre(0, 1));
@@ -62,7 +63,7 @@ TEST(MetricsLogTest, AResumeCutsWhatIsBeyondTheCheckpointAndHalfALine) {
   for (int64_t step = 0; step < 5; ++step) text += MetricsLine(ReportOf(step));
   ASSERT_OK(WriteFileAtomically(path, text + "{\"step\": 2, \"lo"));
   {
-    ASSERT_OK_AND_ASSIGN(const auto log, MetricsLog::Open(dir.path(), /*evaluates=*/false, 3));
+    ASSERT_OK_AND_ASSIGN(const auto log, MetricsLog::Open(RunFolder(dir.path()), /*evaluates=*/false, 3));
     EXPECT_THAT(StepsIn(path), ElementsAre(0, 1, 2));
     log->OnCommit(ReportOf(3));
   }
@@ -74,7 +75,7 @@ TEST(MetricsLogTest, EvaluationsHaveAFileOfTheirOwnAndThatOfTheResumedVersionGoe
   const std::string steps = dir.File("metrics.jsonl"), evaluations = dir.File("evaluations.jsonl");
   const EvaluationReport report = {.version = Version(2), .loss = 1, .accuracy = 0.25, .tokens = 8, .seconds = 3};
   {
-    ASSERT_OK_AND_ASSIGN(const auto log, MetricsLog::Open(dir.path(), /*evaluates=*/true, 0));
+    ASSERT_OK_AND_ASSIGN(const auto log, MetricsLog::Open(RunFolder(dir.path()), /*evaluates=*/true, 0));
     log->OnCommit(ReportOf(0));
     log->OnCommit(ReportOf(1));
     log->OnEvaluation(report);
@@ -88,9 +89,9 @@ TEST(MetricsLogTest, EvaluationsHaveAFileOfTheirOwnAndThatOfTheResumedVersionGoe
   EXPECT_EQ(line["accuracy"], 0.25);
   EXPECT_EQ(line["tokens"], 8);
   EXPECT_EQ(line["seconds"], 3.0);
-  ASSERT_OK(MetricsLog::Open(dir.path(), /*evaluates=*/true, 3));
+  ASSERT_OK(MetricsLog::Open(RunFolder(dir.path()), /*evaluates=*/true, 3));
   EXPECT_THAT(StepsIn(evaluations), ElementsAre(2));
-  ASSERT_OK(MetricsLog::Open(dir.path(), /*evaluates=*/true, 2));
+  ASSERT_OK(MetricsLog::Open(RunFolder(dir.path()), /*evaluates=*/true, 2));
   EXPECT_THAT(StepsIn(evaluations), ElementsAre());
   EXPECT_THAT(StepsIn(steps), ElementsAre(0, 1));
 }
@@ -98,14 +99,14 @@ TEST(MetricsLogTest, EvaluationsHaveAFileOfTheirOwnAndThatOfTheResumedVersionGoe
 TEST(MetricsLogTest, ARunWithoutEvaluationsHasNoFileOfThem) {
   TempDir dir;
   const std::string path = dir.File("evaluations.jsonl");
-  ASSERT_OK(MetricsLog::Open(dir.path(), /*evaluates=*/false, 0));
+  ASSERT_OK(MetricsLog::Open(RunFolder(dir.path()), /*evaluates=*/false, 0));
   EXPECT_FALSE(std::filesystem::exists(path));
   // One that did has the lines up to its checkpoint; a new one in its place none.
   ASSERT_OK(
       WriteFileAtomically(path, EvaluationLine({.version = Version(2)}) + EvaluationLine({.version = Version(4)})));
-  ASSERT_OK(MetricsLog::Open(dir.path(), /*evaluates=*/false, 3));
+  ASSERT_OK(MetricsLog::Open(RunFolder(dir.path()), /*evaluates=*/false, 3));
   EXPECT_THAT(StepsIn(path), ElementsAre(2));
-  ASSERT_OK(MetricsLog::Open(dir.path(), /*evaluates=*/false, 0));
+  ASSERT_OK(MetricsLog::Open(RunFolder(dir.path()), /*evaluates=*/false, 0));
   EXPECT_FALSE(std::filesystem::exists(path));
 }
 
@@ -113,7 +114,7 @@ TEST(MetricsLogTest, ANewRunStartsWithAnEmptyFile) {
   TempDir dir;
   const std::string path = dir.File("metrics.jsonl");
   ASSERT_OK(WriteFileAtomically(path, MetricsLine(ReportOf(0))));
-  ASSERT_OK_AND_ASSIGN(const auto log, MetricsLog::Open(dir.path(), /*evaluates=*/false, 0));
+  ASSERT_OK_AND_ASSIGN(const auto log, MetricsLog::Open(RunFolder(dir.path()), /*evaluates=*/false, 0));
   EXPECT_THAT(StepsIn(path), ElementsAre());
 }
 

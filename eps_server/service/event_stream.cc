@@ -11,7 +11,7 @@
 #include "common/base/status_macros.h"
 #include "common/choices/choices.h"
 #include "common/choices/choices_message.h"
-#include "eps_server/service/proto_text.h"
+#include "common/grpc/proto_text.h"
 #include "eps_server/service/queued_stream.h"
 #include "eps_server/service/worker_messages.h"
 

@@ -13,11 +13,11 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "common/base/monotonic_clock.h"
 #include "common/base/mutex.h"
 #include "common/choices/choices.h"
 #include "common/spec/run_config.h"
 #include "eps_server/membership/membership.h"
-#include "eps_server/membership/monotonic_clock.h"
 #include "eps_server/service/sampler.h"
 #include "eps_server/service/worker_host.h"
 

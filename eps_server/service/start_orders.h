@@ -8,8 +8,8 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "common/base/monotonic_clock.h"
 #include "common/base/mutex.h"
-#include "eps_server/membership/monotonic_clock.h"
 
 namespace eps::server {
 

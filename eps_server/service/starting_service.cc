@@ -6,7 +6,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "common/grpc/grpc_status.h"
-#include "eps_server/service/proto_text.h"
+#include "common/grpc/proto_text.h"
 #include "eps_server/service/status_reply.h"
 #include "eps_server/service/worker_messages.h"
 #include "proto/control.grpc.pb.h"

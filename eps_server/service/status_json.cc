@@ -3,7 +3,7 @@
 #include <filesystem>
 
 #include "absl/status/status.h"
-#include "eps_server/service/proto_text.h"
+#include "common/grpc/proto_text.h"
 #include "eps_server/service/status_reply.h"
 #include "eps_server/service/without_folders.h"
 #include "eps_server/step/run_status.h"

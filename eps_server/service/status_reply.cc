@@ -5,7 +5,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "common/base/ids.h"
-#include "eps_server/service/proto_text.h"
+#include "common/grpc/proto_text.h"
 
 namespace eps::server {
 namespace {

@@ -286,6 +286,8 @@ TEST(CoordinatorTest, AStepThatWaitsTooLongIsCounted) {
     EXPECT_OK(run.coordinator->Heartbeat(second.id()));
   }
   WaitFor([&] { return run.coordinator->Status().counts.step_waits == 1; });
+  // All gradients come, and all is updated; what the first layer has waits behind the gate.
+  WaitFor([&] { return run.coordinator->Status().blobs_updated == std::vector<bool>{false, false, true, true, true}; });
   // Whose next gradients are missing is furthest behind; once all are there, who has not said that its pass is done.
   const std::vector<int> vnodes = run.coordinator->Status().workers[0].vnodes;
   WaitFor([&] {
@@ -298,8 +300,6 @@ TEST(CoordinatorTest, AStepThatWaitsTooLongIsCounted) {
   EXPECT_EQ(status.step_wait->seconds, 65);
   EXPECT_EQ(vnodes.size(), 2u);
   EXPECT_EQ(status.workers[0].silent_for, absl::Seconds(5));
-  // All gradients come, and all is updated; what the first layer has waits behind the gate.
-  WaitFor([&] { return run.coordinator->Status().blobs_updated == std::vector<bool>{false, false, true, true, true}; });
   first.ReleaseRecords();
   ASSERT_OK(run.coordinator->WaitUntilFinished());
   EXPECT_EQ(run.coordinator->Status().counts.step_waits, 1);

@@ -23,6 +23,7 @@
 #include "absl/types/span.h"
 #include "common/base/file_util.h"
 #include "common/base/ids.h"
+#include "common/base/monotonic_clock.h"
 #include "common/base/mutex.h"
 #include "common/model/model_spec.h"
 #include "common/schedule/loss_scale.h"
@@ -33,7 +34,6 @@
 #include "eps_server/checkpoint/checkpointer.h"
 #include "eps_server/data/evaluation_data.h"
 #include "eps_server/data/step_data.h"
-#include "eps_server/membership/monotonic_clock.h"
 #include "eps_server/step/coordinator.h"
 #include "eps_server/store/store.h"
 #include "eps_server/store/testing.h"
@@ -59,8 +59,12 @@ inline RunConfig SmallRun(ClipMode clip = ClipMode::kExact, Dtype dtype = Dtype:
 
 // Waits for `condition`, which another thread makes true; a test that hangs fails instead.
 inline void WaitFor(const std::function<bool()>& condition) {
-  for (int i = 0; i < 20000 && !condition(); ++i) absl::SleepFor(absl::Milliseconds(1));
-  ASSERT_TRUE(condition());
+  bool is_true = condition();
+  for (int i = 0; i < 20000 && !is_true; ++i) {
+    absl::SleepFor(absl::Milliseconds(1));
+    is_true = condition();
+  }
+  ASSERT_TRUE(is_true);
 }
 
 // ---- a checkpointer in memory ----

@@ -90,8 +90,9 @@ class Store {
 
   // Calls `done` once `version` of `blob` is published (at once if it is), or cannot be read any more. Not under a
   // lock. `waiter`: an address of whoever waits, for GiveUpWaits; null for one that never gives up.
-  // Errors: NOT_FOUND no such blob · INVALID_ARGUMENT a negative version · ABORTED overwritten (older than the newest
-  //         wire_versions()), or older than the first that was published · CancelWaiters' status
+  // Errors: NOT_FOUND no such blob · INVALID_ARGUMENT a negative version · OUT_OF_RANGE beyond the one after the newest ·
+  //         ABORTED overwritten (older than the newest wire_versions()), or older than the first that was published ·
+  //         CancelWaiters' status
   virtual void WhenPublished(BlobId blob, Version version, std::function<void(absl::Status)> done,
                              const void* waiter = nullptr) = 0;
   // Forgets the waits of `waiter` that are not over: their `done` is destroyed, and not called. One that is being called

@@ -17,6 +17,7 @@
 #include "common/choices/choices_message.h"
 #include "common/grpc/grpc_status.h"
 #include "common/grpc/message_limits.h"
+#include "common/grpc/proto_text.h"
 #include "gpu_worker/transport/control_messages.h"
 #include "gpu_worker/transport/grpc_channel.h"
 #include "grpcpp/client_context.h"
@@ -25,7 +26,7 @@
 namespace eps::worker {
 namespace {
 
-constexpr size_t kMaxFailureBytes = 4096;  // WorkerFailed.message, GroupFailed.message
+constexpr size_t kMaxFailureBytes = 4096;  // WorkerFailed.message, GroupFailed.message, Inferred.error
 
 class GrpcControl final : public Control {
  public:
@@ -100,7 +101,7 @@ class GrpcControl final : public Control {
     if (logits.ok()) {
       event.mutable_inferred()->set_logits(logits->data(), logits->size() * sizeof(float));
     } else {
-      event.mutable_inferred()->set_error(std::string(logits.status().ToString()));
+      event.mutable_inferred()->set_error(ProtoText(logits.status().ToString(), kMaxFailureBytes));
     }
     Enqueue(std::move(event));
   }
@@ -119,7 +120,7 @@ class GrpcControl final : public Control {
   void SendGroupFailed(uint64_t group, const absl::Status& why) override {
     proto::WorkerEvent event;
     event.mutable_group_failed()->set_group(group);
-    event.mutable_group_failed()->set_message(std::string(why.message()).substr(0, kMaxFailureBytes));
+    event.mutable_group_failed()->set_message(ProtoText(why.message(), kMaxFailureBytes));
     Enqueue(std::move(event));
   }
 
@@ -131,7 +132,7 @@ class GrpcControl final : public Control {
 
   void SendFailed(absl::Status why) override {
     proto::WorkerEvent event;
-    event.mutable_failed()->set_message(std::string(why.ToString()).substr(0, kMaxFailureBytes));
+    event.mutable_failed()->set_message(ProtoText(why.ToString(), kMaxFailureBytes));
     Enqueue(std::move(event));
     const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(1);
     MutexLock lock(mu_);

@@ -130,7 +130,7 @@ class CommandsTest(SystemTest):
         log = (out / "metrics.jsonl").read_bytes()
         self.refused(train(spec, out), 2, "holds a run already")
         daemon = run([str(EPS.parent / "eps_server"), "--run", str(spec), "--out", str(out), "--listen", "127.0.0.1:0"])
-        self.refused(daemon, 2, "holds a run that has ended and left no checkpoint")
+        self.refused(daemon, 2, "holds a run already, which has ended and left no checkpoint")
         done = train(spec, out, "--resume")
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assertIn("12 of 12 steps were done", done.stdout)

@@ -1,0 +1,48 @@
+#ifndef EPS_COMMON_RUN_FOLDER_RUN_FOLDER_H_
+#define EPS_COMMON_RUN_FOLDER_RUN_FOLDER_H_
+
+#include <string>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "common/checkpoint/checkpoint_directory.h"
+
+namespace eps {
+
+// A run's folder, OUT: what lies where in it (docs/formats.md, "What a run leaves"), and whether it holds a run.
+class RunFolder {
+ public:
+  explicit RunFolder(std::string path) : path_(std::move(path)) {}
+
+  const std::string& path() const { return path_; }
+  CheckpointDirectory checkpoints() const { return CheckpointDirectory(In(kCheckpointsFolder)); }
+  std::string summary() const { return In("summary.json"); }
+  std::string loss_curve() const { return In("loss.svg"); }
+  std::string metrics() const { return In("metrics.jsonl"); }
+  std::string evaluations() const { return In("evaluations.jsonl"); }
+  // Tokens that were made of the data, and of what is evaluated: folders.
+  std::string tokens() const { return In("data"); }
+  std::string evaluation_tokens() const { return In("evaluation"); }
+  // Of `eps train`: what opens its daemon's doors, and what its processes say.
+  std::string token() const { return In("token"); }
+  std::string logs() const { return In("logs"); }
+  std::string trace() const { return In("trace"); }
+
+  // Changes nothing, as a Checkpointer would, which cleans up.
+  bool HoldsCheckpoints() const;
+  // For a run that begins. Checkpoints that were begun, and none of which was finished, are no run.
+  // Errors: FAILED_PRECONDITION it holds a run · the system's
+  absl::Status CheckHoldsNoRun() const;
+  // Whether a run has ended in it that left no checkpoint: there is nothing to go on from.
+  // Errors: FAILED_PRECONDITION so it is
+  absl::Status CheckCanGoOn() const;
+
+ private:
+  std::string In(const char* name) const { return path_ + "/" + name; }
+
+  std::string path_;
+};
+
+}  // namespace eps
+
+#endif  // EPS_COMMON_RUN_FOLDER_RUN_FOLDER_H_

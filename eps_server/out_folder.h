@@ -1,0 +1,32 @@
+#ifndef EPS_SERVER_OUT_FOLDER_H_
+#define EPS_SERVER_OUT_FOLDER_H_
+
+#include <string>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "common/base/file_util.h"
+#include "common/base/new_folder.h"
+
+namespace eps::server {
+
+// OUT, into which one daemon at a time writes. One that was not there goes again with this, unless Keep was called.
+class OutFolder {
+ public:
+  explicit OutFolder(std::string path) : path_(std::move(path)) {}
+
+  // Takes it, if it is there. Errors: INVALID_ARGUMENT not a folder · FAILED_PRECONDITION another process has it
+  absl::Status Claim();
+  // Makes it, if it is not there, and takes it. Errors: Claim's · the system's
+  absl::Status Make();
+  void Keep() { made_.Keep(); }
+
+ private:
+  const std::string path_;
+  FileDescriptor lock_;
+  NewFolder made_;
+};
+
+}  // namespace eps::server
+
+#endif  // EPS_SERVER_OUT_FOLDER_H_
