@@ -77,6 +77,8 @@ int WorkerMain(int argc, char** argv, WorkerHooks hooks) {
   // The members of a group are on one host: NCCL's own sockets, which ask nobody who they are, need no other network.
   // Here, as no thread has been started yet.
   setenv("NCCL_SOCKET_IFNAME", "lo", /*overwrite=*/0);
+  // Three streams, and those of NCCL: of fewer queues two share one, where work that waits stands before what it waits for.
+  setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", /*overwrite=*/0);
   LogGrpcErrors();
   CLI::App app(
       "Computes for an eps_server: pulls one layer at a time into a device, runs it, pushes its gradient.\n"

@@ -4,7 +4,9 @@
 #include <netinet/in.h>
 #include <unistd.h>
 
+#include <filesystem>
 #include <fstream>
+#include <system_error>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
@@ -33,6 +35,11 @@ std::string HostIdentity() {
   std::string id;
   if (file >> id) return id;
   return HostName();
+}
+
+std::string NetworkIdentity() {
+  std::error_code ignored;
+  return std::filesystem::read_symlink("/proc/self/ns/net", ignored).string();  // net:[4026531840]
 }
 
 std::string ProcessorName() {

@@ -15,6 +15,9 @@ std::string HostName();
 // not say.
 std::string HostIdentity();
 
+// The same for processes that reach each other by loopback: of one network namespace. "" where Linux does not say.
+std::string NetworkIdentity();
+
 // What Linux calls the processor: "AMD EPYC 7543 32-Core Processor"; "" where it has no name for it, as on arm64.
 std::string ProcessorName();
 

@@ -18,6 +18,11 @@ TEST(HostTest, TheMachineHasANameThatCanBePrinted) {
   for (const char c : name) EXPECT_TRUE(c > ' ' && c < 0x7f) << name;
 }
 
+TEST(HostTest, ThisProcessHasANetworkOfItsOwnOrSharesOne) {
+  EXPECT_TRUE(NetworkIdentity().empty() || NetworkIdentity().rfind("net:[", 0) == 0) << NetworkIdentity();
+  EXPECT_EQ(NetworkIdentity(), NetworkIdentity());
+}
+
 TEST(HostTest, TheProcessorsNameIsOneLine) {
   const std::string name = ProcessorName();
   EXPECT_EQ(name.find_first_of("\n:\t"), std::string::npos) << name;

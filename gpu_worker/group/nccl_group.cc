@@ -3,6 +3,7 @@
 #include <array>
 #include <chrono>
 #include <cstddef>
+#include <cstdlib>
 #include <string>
 #include <thread>
 #include <utility>
@@ -14,6 +15,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "common/base/host.h"
 #include "common/base/mutex.h"
 #include "common/base/status_macros.h"
 #include "common/base/thread.h"
@@ -255,7 +257,12 @@ class NcclGroupMaker final : public GroupMaker {
  public:
   explicit NcclGroupMaker(std::shared_ptr<NcclApi> api) : api_(std::move(api)) {}
 
-  std::string kind() const override { return api_->version(); }
+  std::string kind() const override {
+    // By loopback only those of one network namespace reach each other, and not every container of a host.
+    const char* network = std::getenv("NCCL_SOCKET_IFNAME");
+    const bool is_loopback = network != nullptr && absl::string_view(network) == "lo";
+    return is_loopback ? absl::StrCat(api_->version(), " network ", NetworkIdentity()) : api_->version();
+  }
 
   absl::StatusOr<std::unique_ptr<Group>> Found(GroupOptions options, std::string& token) override {
     auto group = std::make_unique<NcclGroup>(api_, std::move(options));

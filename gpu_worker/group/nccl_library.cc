@@ -1,3 +1,4 @@
+#include <atomic>
 #include <cstring>
 #include <memory>
 #include <string>
@@ -18,6 +19,11 @@ namespace {
 
 // Communicators that do not block came with 2.14; what is asked of them here has been the same since 2.18.
 constexpr int kLeastVersion = NCCL_VERSION(2, 18, 1);
+
+// Thread blocks of an exchange: each keeps a multiprocessor from compute while it waits for the slowest member, and a channel
+// to each peer costs some 10 MB of the device. What is exchanged came over the host's link, or will go there, at 50 GB/s;
+// so many blocks move more. A user's NCCL_MAX_CTAS counts instead.
+constexpr int kMostBlocks = 8;
 
 std::string VersionName(int version) {
   return absl::StrCat("nccl-", version / 10000, ".", version % 10000 / 100, ".", version % 100);
@@ -80,7 +86,13 @@ class NcclLibrary final : public NcclApi {
     std::memcpy(id.internal, bytes.data(), bytes.size());
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
     config.blocking = 0;
+    config.maxCTAs = kMostBlocks;
     ncclComm_t comm = nullptr;
+    int device = 0;
+    if (const cudaError_t error = cudaGetDevice(&device); error != cudaSuccess) {
+      return absl::InternalError(absl::StrCat("cudaGetDevice: ", cudaGetErrorString(error)));
+    }
+    device_ = device;
     EPS_RETURN_IF_ERROR(
         Check(nccl_.ncclCommInitRankConfig(&comm, size, id, rank, &config), "ncclCommInitRankConfig", comm));
     return comm;
@@ -123,7 +135,12 @@ class NcclLibrary final : public NcclApi {
     return absl::InternalError(absl::StrCat("the first transfers of a group: ", cudaGetErrorString(error)));
   }
 
-  void Abort(NcclComm comm) override { nccl_.ncclCommAbort(At(comm)); }
+  void Abort(NcclComm comm) override {
+    // NCCL makes the caller's device current again when it is done; a thread's that has set none is the first GPU, which would
+    // be given a context, of some 500 MB, for that.
+    cudaSetDevice(device_);
+    nccl_.ncclCommAbort(At(comm));
+  }
 
  private:
   static ncclComm_t At(NcclComm comm) { return static_cast<ncclComm_t>(comm); }
@@ -139,6 +156,7 @@ class NcclLibrary final : public NcclApi {
 
   const Functions nccl_;
   const int version_;
+  std::atomic<int> device_ = 0;  // that is current where communicators are begun; atomic, because others abort them
 };
 
 }  // namespace

@@ -297,34 +297,65 @@ bool CheckedAttention::Tries(const SdpaProblem& problem) const {
   return !IsBelievedUntried(problem) && believed_.count(KindOf(problem)) == 0;
 }
 
+SdpaProblem CheckedAttention::AsAsked(const SdpaProblem& problem) const {
+  SdpaProblem asked = problem;
+  const auto found = believed_.find(KindOf(problem));
+  if (IsBelievedUntried(problem) || found == believed_.end()) return asked;
+  asked.passed_forward = found->second.passed_forward;
+  asked.passed_backward = found->second.passed_backward;
+  return asked;
+}
+
 absl::StatusOr<bool> CheckedAttention::Takes(const SdpaProblem& problem) {
   EPS_ASSIGN_OR_RETURN(const bool takes, runtime_->TakesAttention(problem));
   if (!takes || IsBelievedUntried(problem)) return takes;
   const Kind kind = KindOf(problem);
-  const auto found = believed_.find(kind);
-  if (found != believed_.end()) return found->second;
-  const SdpaProblem small = SmallOf(problem);
-  EPS_ASSIGN_OR_RETURN(const bool takes_small, runtime_->TakesAttention(small));
-  if (!takes_small) return believed_[kind] = true;  // nothing to tell it by
-  EPS_ASSIGN_OR_RETURN(const Distance apart, Measure(*runtime_, small));
-  const bool is_right = apart.Largest() <= kFarApart;
+  auto found = believed_.find(kind);
+  if (found == believed_.end()) {
+    EPS_ASSIGN_OR_RETURN(const Belief belief, Try(problem));
+    found = believed_.emplace(kind, belief).first;
+  }
+  const Belief& belief = found->second;
+  if (!belief.is_right || (belief.passed_forward == 0 && belief.passed_backward == 0)) return belief.is_right;
+  return runtime_->TakesAttention(AsAsked(problem));
+}
+
+absl::StatusOr<CheckedAttention::Belief> CheckedAttention::Try(const SdpaProblem& problem) {
+  const Kind kind = KindOf(problem);
   const std::string what = absl::StrCat("D ", kind.D, kind.causal ? ", causal" : "", kind.window ? ", window" : "",
                                         kind.documents ? ", documents" : "", kind.dropout ? ", dropout" : "");
-  if (is_right) {
-    LogInfo("attention_checked", {{"attention", what}, {"apart", apart.Largest()}, {"most", kFarApart}});
-  } else {
-    LogWarning("attention_is_plain_and_slow",
-               {{"why", absl::StrCat("the library computes it otherwise than our own kernel: ", what, "; output ",
-                                     apart.output, " apart, gradients of queries ", apart.queries, ", of keys ",
-                                     apart.keys, ", of values ", apart.values, ", of at most ", kFarApart)}});
+  SdpaProblem small = SmallOf(problem);
+  EPS_ASSIGN_OR_RETURN(bool takes, runtime_->TakesAttention(small));
+  if (!takes) return Belief{.is_right = true};  // nothing to tell it by
+  std::string otherwise;
+  while (takes) {
+    EPS_ASSIGN_OR_RETURN(const Distance apart, Measure(*runtime_, small));
+    EPS_ASSIGN_OR_RETURN(const std::string algorithm, runtime_->AttentionAlgorithm(small));
+    if (apart.Largest() <= kFarApart) {
+      LogInfo("attention_checked", {{"attention", what},
+                                    {"algorithm", algorithm},
+                                    {"apart", apart.Largest()},
+                                    {"most", kFarApart},
+                                    {"not_taken", otherwise}});
+      return Belief{.is_right = true, .passed_forward = small.passed_forward, .passed_backward = small.passed_backward};
+    }
+    absl::StrAppend(&otherwise, otherwise.empty() ? "" : "; ", algorithm, ": output ", apart.output,
+                    " apart, gradients of queries ", apart.queries, ", of keys ", apart.keys, ", of values ",
+                    apart.values);
+    // Gradients are made of the output, so that of a wrong one nothing is known of backward. A NaN is no distance.
+    (apart.output <= kFarApart ? small.passed_backward : small.passed_forward) += 1;
+    EPS_ASSIGN_OR_RETURN(takes, runtime_->TakesAttention(small));
   }
-  return believed_[kind] = is_right;
+  LogWarning("attention_is_plain_and_slow",
+             {{"why", absl::StrCat("the library computes it otherwise than our own kernel: ", what, "; ", otherwise,
+                                   "; of at most ", kFarApart)}});
+  return Belief{.is_right = false};
 }
 
 absl::StatusOr<std::string> CheckedAttention::Algorithm(const SdpaProblem& problem) {
   EPS_ASSIGN_OR_RETURN(const bool takes, Takes(problem));
   if (!takes) return std::string(kPlainAttention);
-  return runtime_->AttentionAlgorithm(problem);
+  return runtime_->AttentionAlgorithm(AsAsked(problem));
 }
 
 }  // namespace eps::worker::cuda

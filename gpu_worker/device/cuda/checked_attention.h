@@ -21,17 +21,22 @@ namespace eps::worker::cuda {
 // this GPU and with this version of the library: once for each kind of problem, which takes some seconds, most of them for
 // the library to plan the small one. What is causal alone, or sees all, is believed.
 //
+// An engine that computes a direction otherwise is passed over for the next one that the library has; on an H200 it was
+// the first of backward's two.
+//
 // Threads: one at a time. The first problem of a kind waits for the GPU, and no attention may be under way meanwhile: the
 // library has one workspace.
 class CheckedAttention {
  public:
   explicit CheckedAttention(std::shared_ptr<GpuRuntime> runtime) : runtime_(std::move(runtime)) {}
 
-  // As GpuRuntime's TakesAttention and AttentionAlgorithm; but what the library computes otherwise it does not take, which
-  // is logged as a warning. The answer stays.
+  // As GpuRuntime's TakesAttention and AttentionAlgorithm; but what all of the library's engines compute otherwise it does
+  // not take, which is logged as a warning. The answer stays.
   // Errors: the runtime's
   absl::StatusOr<bool> Takes(const SdpaProblem& problem);
   absl::StatusOr<std::string> Algorithm(const SdpaProblem& problem);
+  // A problem that it takes as the library is to be asked for it: with the engines that are passed over.
+  SdpaProblem AsAsked(const SdpaProblem& problem) const;
   // Whether Takes would try something.
   bool Tries(const SdpaProblem& problem) const;
 
@@ -51,11 +56,18 @@ class CheckedAttention {
     bool causal = false, window = false, dropout = false, documents = false;
     friend auto operator<=>(const Kind&, const Kind&) = default;
   };
+  struct Belief {
+    bool is_right = false;
+    int passed_forward = 0, passed_backward = 0;  // SdpaProblem's
+  };
   static Kind KindOf(const SdpaProblem& problem);
   static bool IsBelievedUntried(const SdpaProblem& problem);
 
+  // Finds engines whose results are ours, of those that the library has.
+  absl::StatusOr<Belief> Try(const SdpaProblem& problem);
+
   const std::shared_ptr<GpuRuntime> runtime_;
-  std::map<Kind, bool> believed_;
+  std::map<Kind, Belief> believed_;
 };
 
 }  // namespace eps::worker::cuda

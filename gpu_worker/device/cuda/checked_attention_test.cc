@@ -90,6 +90,25 @@ TEST(CheckedAttentionTest, WhatIsComputedOtherwiseIsNotTaken) {
   EXPECT_THAT(said, HasSubstr("INFO attention_checked attention=\"D 16, causal, documents\""));
 }
 
+TEST(CheckedAttentionTest, AnEngineThatComputesOtherwiseIsPassedOverForTheNext) {
+  const std::shared_ptr<GpuRuntime> runtime = Runtime({.attention_engines = 2, .errs_in_dropout = true});
+  CheckedAttention attention(runtime);
+  ::testing::internal::CaptureStderr();
+  const SdpaProblem dropped = With(0.1, false, 0);
+  EXPECT_THAT(attention.Takes(dropped), IsOkAndHolds(true));
+  const std::string said = ::testing::internal::GetCapturedStderr();
+  EXPECT_THAT(said, HasSubstr("INFO attention_checked attention=\"D 16, causal, dropout\" algorithm=\"graph 1\""));
+  EXPECT_THAT(said, HasSubstr("not_taken=\"graph: output "));
+  EXPECT_THAT(attention.Algorithm(dropped), IsOkAndHolds("graph 1"));
+  const SdpaProblem asked = attention.AsAsked(dropped);
+  EXPECT_EQ(asked.passed_forward, 0);
+  EXPECT_EQ(asked.passed_backward, 1);
+  ASSERT_OK_AND_ASSIGN(const CheckedAttention::Distance apart, CheckedAttention::Measure(*runtime, asked));
+  EXPECT_LT(apart.Largest(), 0.01);
+  EXPECT_EQ(attention.AsAsked(kProblem), kProblem);
+  EXPECT_THAT(attention.Algorithm(With(0, true, 0)), IsOkAndHolds("graph"));
+}
+
 TEST(CheckedAttentionTest, ProblemsOfTwoTokensAreTriedToo) {
   for (const int64_t window : {0, 1, 2}) {
     SdpaProblem problem = With(0.1, true, window);

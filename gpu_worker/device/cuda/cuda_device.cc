@@ -65,10 +65,10 @@ class StreamQueue : public ComputeQueue {
     return true;  // nothing runs in a stream that failed
   }
   void Attention(const SdpaProblem& problem, const SdpaArrays& arrays) override {
-    stream_.Launch(AttentionCall{.problem = problem, .arrays = arrays});
+    stream_.Launch(AttentionCall{.problem = choices_.AsAskedOfLibrary(problem), .arrays = arrays});
   }
   void AttentionBackward(const SdpaProblem& problem, const SdpaArrays& arrays) override {
-    stream_.Launch(AttentionCall{.problem = problem, .arrays = arrays, .is_backward = true});
+    stream_.Launch(AttentionCall{.problem = choices_.AsAskedOfLibrary(problem), .arrays = arrays, .is_backward = true});
   }
 
  private:
@@ -202,7 +202,8 @@ absl::StatusOr<std::unique_ptr<Device>> NewCudaDevice(const CudaDeviceOptions& o
   EPS_ASSIGN_OR_RETURN(streams[static_cast<size_t>(StreamId::kCompute)],
                        CudaStream::NewWithKeys(runtime, pins, "compute stream", options.graphs));
   for (const auto& [id, name] : {std::pair(StreamId::kIn, "in-stream"), {StreamId::kOut, "out-stream"}}) {
-    EPS_ASSIGN_OR_RETURN(streams[static_cast<size_t>(id)], CudaStream::New(runtime, pins, name, options.graphs));
+    EPS_ASSIGN_OR_RETURN(streams[static_cast<size_t>(id)],
+                         CudaStream::New(runtime, pins, name, options.graphs, GpuStreamUse::kCopies));
   }
   EPS_ASSIGN_OR_RETURN(void* arena, runtime->Allocate(options.arena_bytes));
   // What contexts and the code of libraries take shows here alone.

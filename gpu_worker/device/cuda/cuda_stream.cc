@@ -44,15 +44,16 @@ OwnedGpuEvent::~OwnedGpuEvent() {
 
 absl::StatusOr<std::unique_ptr<CudaStream>> CudaStream::New(std::shared_ptr<GpuRuntime> runtime,
                                                             std::shared_ptr<const HostPins> pins, const char* name,
-                                                            GraphUse graphs) {
-  EPS_ASSIGN_OR_RETURN(const GpuStream stream, runtime->NewStream());
+                                                            GraphUse graphs, GpuStreamUse use) {
+  EPS_ASSIGN_OR_RETURN(const GpuStream stream, runtime->NewStream(use));
   return std::unique_ptr<CudaStream>(new CudaStream(std::move(runtime), std::move(pins), name, graphs, stream));
 }
 
 absl::StatusOr<std::unique_ptr<CudaStream>> CudaStream::NewWithKeys(std::shared_ptr<GpuRuntime> runtime,
                                                                     std::shared_ptr<const HostPins> pins,
                                                                     const char* name, GraphUse graphs) {
-  EPS_ASSIGN_OR_RETURN(std::unique_ptr<CudaStream> stream, New(runtime, std::move(pins), name, graphs));
+  EPS_ASSIGN_OR_RETURN(std::unique_ptr<CudaStream> stream,
+                       New(runtime, std::move(pins), name, graphs, GpuStreamUse::kCompute));
   EPS_ASSIGN_OR_RETURN(void* memory, runtime->Allocate(sizeof(DropoutKeyPack::keys)));
   stream->key_memory_ = static_cast<PhiloxKey*>(memory);
   return stream;

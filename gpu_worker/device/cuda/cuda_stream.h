@@ -72,7 +72,7 @@ class CudaStream : public Stream {
   // Errors: the runtime's
   static absl::StatusOr<std::unique_ptr<CudaStream>> New(std::shared_ptr<GpuRuntime> runtime,
                                                          std::shared_ptr<const HostPins> pins, const char* name,
-                                                         GraphUse graphs);
+                                                         GraphUse graphs, GpuStreamUse use);
   // The same for a stream that is asked for DropoutKey.
   static absl::StatusOr<std::unique_ptr<CudaStream>> NewWithKeys(std::shared_ptr<GpuRuntime> runtime,
                                                                  std::shared_ptr<const HostPins> pins, const char* name,

@@ -67,7 +67,12 @@ absl::StatusOr<std::unique_ptr<CudnnApi>> CudnnApi::Load(const std::string& name
 #undef EPS_CUDNN_FIND
   // What compiles engines' kernels. The library loads these 109 MB for each plan anew, and leaks where they are unloaded in
   // between: so they stay. Where they are not, a plan that wants them says so.
-  LoadedLibrary::Open(absl::StrCat("libnvrtc.so.", CUDART_VERSION / 1000)).IgnoreError();
+  const auto compiler = LoadedLibrary::Open(absl::StrCat("libnvrtc.so.", CUDART_VERSION / 1000));
+  int (*nvrtcVersion)(int* major, int* minor) = nullptr;
+  int major = 0, minor = 0;
+  if (compiler.ok() && compiler->Find("nvrtcVersion", &nvrtcVersion).ok() && nvrtcVersion(&major, &minor) == 0) {
+    api->compiler = absl::StrCat("nvrtc-", major, ".", minor);
+  }
   return api;
 }
 
@@ -89,7 +94,9 @@ std::string CudnnApi::LastError() const {
   return said.data();
 }
 
-std::string CudnnApi::version() const { return absl::StrCat("cudnn-", VersionName(cudnnGetVersion())); }
+std::string CudnnApi::version() const {
+  return absl::StrCat("cudnn-", VersionName(cudnnGetVersion()), compiler.empty() ? "" : " ", compiler);
+}
 
 absl::StatusOr<CudnnDescriptor> CudnnDescriptor::New(const CudnnApi* api, cudnnBackendDescriptorType_t type) {
   cudnnBackendDescriptor_t descriptor = nullptr;

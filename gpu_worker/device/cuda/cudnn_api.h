@@ -21,6 +21,7 @@ namespace eps::worker::cuda {
 // Threads: as cuDNN's: descriptors and handles from one thread at a time
 struct CudnnApi {
   LoadedLibrary library;
+  std::string compiler;  // of engines' kernels, with its version, as bits may depend on it; "": it was not found
   decltype(&::cudnnGetVersion) cudnnGetVersion = nullptr;
   decltype(&::cudnnGetErrorString) cudnnGetErrorString = nullptr;
   decltype(&::cudnnGetLastErrorString) cudnnGetLastErrorString = nullptr;
@@ -42,7 +43,7 @@ struct CudnnApi {
   //         RESOURCE_EXHAUSTED no memory · INTERNAL the rest; with the library's own words
   absl::Status Check(cudnnStatus_t status, const char* call) const;
   std::string LastError() const;  // of this thread, in the library's words; may be empty
-  std::string version() const;
+  std::string version() const;    // and the compiler's
 };
 
 // `version`: as cudnnGetVersion says it. `sm_major`: of a GPU's compute capability; 0: what any GPU wants, as CudnnApi::Load.

@@ -115,18 +115,19 @@ absl::StatusOr<std::unique_ptr<CudnnLibrary::Planned>> CudnnLibrary::Plan(const 
   EPS_RETURN_IF_ERROR(CheckFusedAttention(problem, sm_major_));
   EPS_RETURN_IF_ERROR(HoldHandle());
   auto planned = std::make_unique<Planned>();
-  EPS_ASSIGN_OR_RETURN(planned->forward, PlanDirection(problem, &SdpaForwardGraph));
-  EPS_ASSIGN_OR_RETURN(planned->backward, PlanDirection(problem, &SdpaBackwardGraph));
+  EPS_ASSIGN_OR_RETURN(planned->forward, PlanDirection(problem, &SdpaForwardGraph, problem.passed_forward));
+  EPS_ASSIGN_OR_RETURN(planned->backward, PlanDirection(problem, &SdpaBackwardGraph, problem.passed_backward));
   EPS_RETURN_IF_ERROR(HoldWorkspace(std::max(planned->forward.workspace_bytes, planned->backward.workspace_bytes)));
   return planned;
 }
 
-absl::StatusOr<CudnnLibrary::Direction> CudnnLibrary::PlanDirection(const SdpaProblem& problem, MakeGraph* make_graph) {
+absl::StatusOr<CudnnLibrary::Direction> CudnnLibrary::PlanDirection(const SdpaProblem& problem, MakeGraph* make_graph,
+                                                                    int passed_over) {
   EPS_ASSIGN_OR_RETURN(const CudnnDescriptor device, CudnnDeviceOf(api_.get(), handle_));
   Direction direction = {.part = problem};
   for (;;) {
     EPS_ASSIGN_OR_RETURN(direction.graph, make_graph(direction.part));
-    EPS_ASSIGN_OR_RETURN(direction.plan, CudnnPlan::Make(api_.get(), direction.graph, device));
+    EPS_ASSIGN_OR_RETURN(direction.plan, CudnnPlan::Make(api_.get(), direction.graph, device, passed_over));
     const SdpaProblem& part = direction.part;
     const int64_t of_a_head = part.B * part.T * part.T * SizeOf(part.act);
     direction.bias_offset_bytes = RoundUp(direction.plan->workspace_bytes(), kMaskAlignBytes);

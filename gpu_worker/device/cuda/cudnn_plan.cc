@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -212,7 +213,7 @@ absl::StatusOr<CudnnDescriptor> CudnnDeviceByJson(const CudnnApi* api, const std
 }
 
 absl::StatusOr<std::unique_ptr<CudnnPlan>> CudnnPlan::Make(const CudnnApi* api, const SdpaGraph& graph,
-                                                           const CudnnDescriptor& device) {
+                                                           const CudnnDescriptor& device, int passed_over) {
   auto plan = std::unique_ptr<CudnnPlan>(new CudnnPlan(api));
   Translator translator(api, &plan->parts_);
   for (const SdpaTensor& tensor : graph.tensors) {
@@ -232,13 +233,13 @@ absl::StatusOr<std::unique_ptr<CudnnPlan>> CudnnPlan::Make(const CudnnApi* api, 
   EPS_RETURN_IF_ERROR(whole.Set(CUDNN_ATTR_OPERATIONGRAPH_OPS, operations));
   EPS_RETURN_IF_ERROR_WITH(whole.Finalize(), "operation graph");
   for (CudnnDescriptor& operation : operations) plan->parts_.push_back(std::move(operation));
-  EPS_RETURN_IF_ERROR(plan->Choose(whole, device));
+  EPS_RETURN_IF_ERROR(plan->Choose(whole, device, passed_over));
   // The plan stays last.
   plan->parts_.insert(plan->parts_.end() - 1, std::move(whole));
   return plan;
 }
 
-absl::Status CudnnPlan::Choose(const CudnnDescriptor& operation_graph, const CudnnDescriptor& device) {
+absl::Status CudnnPlan::Choose(const CudnnDescriptor& operation_graph, const CudnnDescriptor& device, int passed_over) {
   EPS_ASSIGN_OR_RETURN(CudnnDescriptor heuristic, CudnnDescriptor::New(api_, CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR));
   EPS_RETURN_IF_ERROR(heuristic.Set(CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH, operation_graph));
   EPS_RETURN_IF_ERROR(heuristic.Set(CUDNN_ATTR_ENGINEHEUR_MODE, CUDNN_TYPE_HEUR_MODE, CUDNN_HEUR_MODE_A));
@@ -252,6 +253,7 @@ absl::Status CudnnPlan::Choose(const CudnnDescriptor& operation_graph, const Cud
   EPS_ASSIGN_OR_RETURN(std::vector<CudnnDescriptor> configs,
                        heuristic.GetDescriptors(CUDNN_ATTR_ENGINEHEUR_RESULTS, CUDNN_BACKEND_ENGINECFG_DESCRIPTOR));
   std::string refused;
+  std::set<int64_t> passed;  // engines
   place_ = -1;
   for (CudnnDescriptor& config : configs) {
     ++place_;
@@ -274,6 +276,10 @@ absl::Status CudnnPlan::Choose(const CudnnDescriptor& operation_graph, const Cud
         LogWarning("attention_engine_passed_over", {{"engine", engine_}, {"status", status.ToString()}});
       }
       absl::StrAppend(&refused, "; engine ", engine_, ": ", status.message());
+      continue;
+    }
+    if (passed.count(engine_) > 0 || static_cast<int>(passed.size()) < passed_over) {
+      if (passed.insert(engine_).second) absl::StrAppend(&refused, "; engine ", engine_, " is passed over");
       continue;
     }
     EPS_ASSIGN_OR_RETURN(workspace_bytes_,

@@ -316,6 +316,24 @@ TEST_F(CudnnTest, AnEngineThatFailsIsPassedOverWhateverItSays) {
   }
 }
 
+TEST_F(CudnnTest, EnginesThatComputeOtherwiseArePassedOverForTheNextAsLongAsThereIsOne) {
+  SdpaProblem problem = Gpt2();
+  problem.dropout = 0.1;
+  ASSERT_OK_AND_ASSIGN(const SdpaGraph graph, SdpaBackwardGraph(problem));
+  const CudnnDescriptor gpu = Hopper();
+  const CudnnApi works = FakePlans::Of(*api_, {CUDNN_STATUS_SUCCESS});
+  std::set<int64_t> engines;
+  for (int passed_over = 0;; ++passed_over) {
+    const auto plan = CudnnPlan::Make(&works, graph, gpu, passed_over);
+    if (!plan.ok()) {
+      EXPECT_THAT(plan.status(), StatusIs(absl::StatusCode::kUnimplemented, "is passed over"));
+      break;
+    }
+    EXPECT_TRUE(engines.insert((*plan)->engine()).second);
+  }
+  EXPECT_GT(engines.size(), 1u) << "Hopper has one of its own, and Ampere's";
+}
+
 TEST_F(CudnnTest, ALibraryThatCannotListItsEnginesTakesNothing) {
   ASSERT_OK_AND_ASSIGN(const SdpaGraph graph, SdpaForwardGraph(Gpt2()));
   const auto make = [&](cudnnStatus_t status) {

@@ -29,6 +29,13 @@ struct GpuGraph {
   int64_t nodes = 0;  // kernels, mostly
 };
 
+enum class GpuStreamUse {
+  kCompute,
+  // Its few small kernels, and exchanges of a group, go before those of compute that are not yet on a multiprocessor: else
+  // they would wait until all blocks of a product are.
+  kCopies,
+};
+
 enum class GpuEventUse {
   kOrder,    // cheaper to record and to wait for
   kTiming,   // SecondsBetween
@@ -77,7 +84,7 @@ class GpuRuntime {
   virtual absl::Status RegisterHost(absl::Span<const std::byte> pages, HostAccess access) = 0;
   virtual void UnregisterHost(absl::Span<const std::byte> pages) = 0;
 
-  virtual absl::StatusOr<GpuStream> NewStream() = 0;
+  virtual absl::StatusOr<GpuStream> NewStream(GpuStreamUse use = GpuStreamUse::kCompute) = 0;
   virtual void DestroyStream(GpuStream stream) = 0;
   virtual absl::StatusOr<GpuEvent> NewEvent(GpuEventUse use) = 0;
   virtual void DestroyEvent(GpuEvent event) = 0;

@@ -57,6 +57,7 @@ class KernelChoices : public ComputeQueue {
 
   // Whether the library computes this attention; as CheckedAttention's.
   absl::StatusOr<bool> ByLibrary(const SdpaProblem& problem) { return library_.Takes(problem); }
+  SdpaProblem AsAskedOfLibrary(const SdpaProblem& problem) const { return library_.AsAsked(problem); }
   bool TriesLibrary(const SdpaProblem& problem) const { return library_.Tries(problem); }
 
   static constexpr int kMostTried = 8, kRounds = 3, kCallsPerRound = 4;

@@ -185,10 +185,14 @@ class NvidiaRuntime : public GpuRuntime {
     if (Use().ok()) cudaHostUnregister(const_cast<std::byte*>(pages.data()));
   }
 
-  absl::StatusOr<GpuStream> NewStream() override {
+  absl::StatusOr<GpuStream> NewStream(GpuStreamUse use) override {
     EPS_RETURN_IF_ERROR(Use());
+    int least = 0, greatest = 0;
+    EPS_RETURN_IF_ERROR(Check(cudaDeviceGetStreamPriorityRange(&least, &greatest), "cudaDeviceGetStreamPriorityRange"));
     cudaStream_t stream = nullptr;
-    EPS_RETURN_IF_ERROR(Check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "cudaStreamCreateWithFlags"));
+    EPS_RETURN_IF_ERROR(Check(
+        cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking, use == GpuStreamUse::kCopies ? greatest : least),
+        "cudaStreamCreateWithPriority"));
     return GpuStream{stream};
   }
   void DestroyStream(GpuStream stream) override {

@@ -26,6 +26,8 @@ struct SdpaProblem {
   int64_t window = 0;      // 0: no bound; else a row sees only columns with row - column < window; with causal only
   double dropout = 0;      // of the probabilities
   bool documents = false;  // a position sees its document alone, of which a sequence has several
+  // Of the engines that the library has for a direction so many are passed over: they were found to compute it otherwise.
+  int passed_forward = 0, passed_backward = 0;
 
   int64_t heads_of_array() const { return array_H == 0 ? H : array_H; }
   int64_t kv_heads_of_array() const { return array_kv_heads == 0 ? kv_heads : array_kv_heads; }

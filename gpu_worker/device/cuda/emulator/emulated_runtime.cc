@@ -192,7 +192,7 @@ class EmulatedRuntime : public GpuRuntime {
     CountPinned(-static_cast<int64_t>(pages.size()));
   }
 
-  absl::StatusOr<GpuStream> NewStream() override { return GpuStream{new EmulatedStream(order_)}; }
+  absl::StatusOr<GpuStream> NewStream(GpuStreamUse) override { return GpuStream{new EmulatedStream(order_)}; }
   void DestroyStream(GpuStream stream) override { delete &At(stream); }
   absl::StatusOr<GpuEvent> NewEvent(GpuEventUse use) override { return GpuEvent{new EmulatedEvent(use)}; }
   void DestroyEvent(GpuEvent event) override { delete &At(event); }
@@ -250,11 +250,14 @@ class EmulatedRuntime : public GpuRuntime {
 
   absl::StatusOr<bool> TakesAttention(const SdpaProblem& problem) override {
     EPS_RETURN_IF_ERROR(traits_.attention_error);
-    return traits_.has_fused_attention && CheckFusedAttention(problem, kSmMajor).ok();
+    return traits_.has_fused_attention && CheckFusedAttention(problem, kSmMajor).ok() &&
+           std::max(problem.passed_forward, problem.passed_backward) < traits_.attention_engines;
   }
   absl::StatusOr<std::string> AttentionAlgorithm(const SdpaProblem& problem) override {
     EPS_ASSIGN_OR_RETURN(const bool takes, TakesAttention(problem));
-    return takes ? traits_.attention_algorithm : kPlainAttention;
+    if (!takes) return std::string(kPlainAttention);
+    const std::string engine = problem.passed_backward == 0 ? "" : absl::StrCat(" ", problem.passed_backward);
+    return absl::StrCat(traits_.attention_algorithm, engine);
   }
   absl::Status Attention(GpuStream stream, const SdpaProblem& problem, const SdpaArrays& arrays) override {
     return RunAttention(stream, problem, &SdpaForwardGraph, arrays);
@@ -331,7 +334,7 @@ class EmulatedRuntime : public GpuRuntime {
     }
     EPS_ASSIGN_OR_RETURN(SdpaGraph graph, make_graph(like));
     for (SdpaTensor& tensor : graph.tensors) {
-      const bool errs = traits_.errs_in_dropout && tensor.uid == kUidOneDelta;
+      const bool errs = traits_.errs_in_dropout && problem.passed_backward == 0 && tensor.uid == kUidOneDelta;
       if (errs) tensor.value = static_cast<float>(1 / (1 - problem.dropout));
     }
     // Room for any type.

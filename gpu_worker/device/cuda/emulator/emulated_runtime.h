@@ -35,7 +35,8 @@ struct EmulatedTraits {
   int64_t good_launches = INT64_MAX;  // the kernel launched after so many fails when it runs, and every call after that
   bool has_fused_attention = false;   // of what Hopper's takes
   bool attention_by_parts = false;    // as small as they may be
-  bool errs_in_dropout = false;       // fused attention's backward has another delta, as cuDNN 9.19 seems to on an H200
+  int attention_engines = 1;          // of each direction
+  bool errs_in_dropout = false;       // backward's first engine has another delta, as cuDNN 9.19's seems to on an H200
   std::string attention_algorithm = "graph";        // what it is called
   absl::Status attention_error;                     // what a question about attention gets, if it is not OK
   absl::Status capture_error;                       // what a capture ends with, if it is not OK
