@@ -56,13 +56,19 @@ struct SampleFlags {
 
 absl::StatusOr<std::vector<int32_t>> TokenIds(const std::string& words, int64_t vocab) {
   std::vector<int32_t> tokens;
-  for (const auto word : absl::StrSplit(words, absl::ByAnyChar(", "), absl::SkipEmpty())) {
-    int32_t token = 0;
-    if (!absl::SimpleAtoi(word, &token) || token < 0 || token >= vocab) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("--prompt-tokens: ", word, " is not a token id in [0, ", vocab, ")"));
+  for (const auto part : absl::StrSplit(words, ',')) {
+    const std::vector<std::string> in_part = absl::StrSplit(part, ' ', absl::SkipEmpty());
+    if (in_part.empty()) {
+      return absl::InvalidArgumentError(absl::StrCat("--prompt-tokens: ", words, " has a comma with no id beside it"));
     }
-    tokens.push_back(token);
+    for (const std::string& word : in_part) {
+      int32_t token = 0;
+      if (!absl::SimpleAtoi(word, &token) || token < 0 || token >= vocab) {
+        return absl::InvalidArgumentError(
+            absl::StrCat("--prompt-tokens: ", word, " is not a token id in [0, ", vocab, ")"));
+      }
+      tokens.push_back(token);
+    }
   }
   return tokens;
 }

@@ -324,7 +324,10 @@ SittingEnd Sitting::DaemonEnded() {
   WaitForWorkers();
   const int status = *daemon_.wait_status;
   const int code = WIFEXITED(status) ? WEXITSTATUS(status) : kExitFailed;
-  if (code == kExitDone) return {};
+  if (code == kExitDone) {
+    return {.does_not_fit = std::any_of(workers_.begin(), workers_.end(),
+                                        [](const Worker& worker) { return DoesNotFit(worker.process); })};
+  }
   if (at_once_) {
     return {.exit_code = kExitFailed,
             .errors = {absl::StrCat("ended at once, by a ", options_.end_at_once ? "" : "second ", "signal; ",

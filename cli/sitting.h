@@ -45,7 +45,7 @@ struct SittingOptions {
 struct SittingEnd {
   int exit_code = 0;                // as `eps train` ends
   std::vector<std::string> errors;  // why, a line each, for people; where the exit code is not 0
-  bool does_not_fit = false;        // a worker said that its device is too small
+  bool does_not_fit = false;        // a worker said that its device is too small; others may have carried the run out
   int workers = 0;                  // that were started
   int restarts = 0;                 // of these, in place of others
   bool may_go_on = false;           // the daemon crashed, or a step was lost: a resume may go on

@@ -48,6 +48,7 @@
 #include "common/checkpoint/resumed_run.h"
 #include "common/formats/model_folder_writer.h"
 #include "common/grpc/thread_needs.h"
+#include "common/model/hf_config.h"
 #include "common/model/model_spec.h"
 #include "common/run_folder/run_folder.h"
 #include "common/spec/run_config.h"
@@ -223,6 +224,7 @@ absl::Status CheckExport(const TrainFlags& flags) {
   EPS_ASSIGN_OR_RETURN(const RunConfig run, LoadRunToTrain(flags.ForPreflight()));
   if (IsDoneAndExported(flags, run.steps)) return absl::OkStatus();
   EPS_RETURN_IF_ERROR_WITH(CheckNewFolder(flags.export_to), "--export");
+  EPS_RETURN_IF_ERROR_WITH(CheckSaysAll(run.model), "--export");
   if (run.checkpoint.last) return absl::OkStatus();
   return absl::InvalidArgumentError(
       "--export: checkpoint.last is false, so that the run leaves no checkpoint of its end; leave one of the two out");

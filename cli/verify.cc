@@ -162,9 +162,9 @@ class Verification {
     const Variant& variant = variants_[index];
     const std::string out = absl::StrCat(folder_.path(), "/", index, "-", FolderName(variant.name));
     EPS_RETURN_IF_ERROR(MakeDirs(RunFolder(out).logs()));
-    EPS_RETURN_IF_ERROR(Carry(index, out));
+    EPS_ASSIGN_OR_RETURN(const SittingEnd end, Carry(index, out));
     EPS_ASSIGN_OR_RETURN(std::vector<StepDigests> digests, ReadDigestFile(DigestFile(out)));
-    EPS_ASSIGN_OR_RETURN(ForwardDigests forward, ReadForward(variant, out));
+    EPS_ASSIGN_OR_RETURN(ForwardDigests forward, ReadForward(variant, out, end));
     if (digests.empty()) return absl::InternalError("it has committed no step");
     result.steps = static_cast<int64_t>(digests.size());
     result.tensors = digests.front().tensors.size();
@@ -183,7 +183,8 @@ class Verification {
 
   // Of all workers, each of which has computed something: without one of them the others make the step, and its bits
   // are another variant's. Errors: RESOURCE_EXHAUSTED its device was too small · INTERNAL it computed nothing
-  static absl::StatusOr<ForwardDigests> ReadForward(const Variant& variant, const std::string& out) {
+  static absl::StatusOr<ForwardDigests> ReadForward(const Variant& variant, const std::string& out,
+                                                    const SittingEnd& end) {
     ForwardDigests forward;
     for (int worker = 1; worker <= variant.workers; ++worker) {
       const size_t before = forward.size();
@@ -191,8 +192,7 @@ class Verification {
       if (forward.size() > before) continue;
       const std::string why = absl::StrCat("worker ", worker, " computed nothing: ",
                                            LastWords({.name = "gpu_worker", .log_path = WorkerLogFile(out, worker)}));
-      const bool is_too_small = absl::StrContains(why, "needs at least ");
-      return is_too_small ? absl::ResourceExhaustedError(why) : absl::InternalError(why);
+      return end.does_not_fit ? absl::ResourceExhaustedError(why) : absl::InternalError(why);
     }
     return forward;
   }
@@ -208,7 +208,7 @@ class Verification {
   }
 
   // Errors: RESOURCE_EXHAUSTED a worker says that its device is too small · why it failed otherwise
-  absl::Status Carry(size_t index, const std::string& out) {
+  absl::StatusOr<SittingEnd> Carry(size_t index, const std::string& out) {
     const Variant& variant = variants_[index];
     const int cores = UsableCores();
     SittingOptions options = {
@@ -227,7 +227,7 @@ class Verification {
     for (const std::string& field : variant.set) options.run.set.push_back(field);
     printer_.Progress(index, 0, flags_.steps);
     const SittingEnd end = Sitting(std::move(options), &signals_).Run();
-    if (end.exit_code == kExitDone) return absl::OkStatus();
+    if (end.exit_code == kExitDone) return end;
     const std::string why = end.errors.empty() ? "" : end.errors.front();
     return end.does_not_fit ? absl::ResourceExhaustedError(why) : absl::InternalError(why);
   }

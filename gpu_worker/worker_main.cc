@@ -46,56 +46,28 @@ const std::map<std::string, TransportChoice> kTransports = {{"auto", TransportCh
                                                             {"grpc", TransportChoice::kGrpc},
                                                             {"shared_memory", TransportChoice::kSharedMemory}};
 
-int Report(const absl::Status& status, int exit_code) {
-  if (!status.ok()) std::fprintf(stderr, "gpu_worker: %s\n", std::string(status.message()).c_str());
-  return exit_code;
-}
-
-absl::Status Probe(const WorkerOptions& options) {
-  EPS_ASSIGN_OR_RETURN(const DeviceProperties device, ProbeDevice(options));
-  std::printf("%s: %s, %d threads\n", device.name.c_str(), device.model.c_str(), device.threads);
-  return absl::OkStatus();
-}
-
-absl::Status Measure(const WorkerOptions& options, const std::string& run_file,
-                     const std::vector<std::string>& overrides, const std::string& profile_file) {
-  std::vector<FieldOverride> fields;
-  for (const std::string& text : overrides) {
-    EPS_ASSIGN_OR_RETURN(FieldOverride field, ParseFieldOverride(text));
-    fields.push_back(std::move(field));
-  }
-  EPS_ASSIGN_OR_RETURN(const RunConfig run, LoadRunConfig(run_file, fields));
-  EPS_ASSIGN_OR_RETURN(const Profile profile, MeasureDevice(options, run));
-  return WriteProfile(profile_file, profile);
-}
-
-}  // namespace
-
-int WorkerMain(int argc, char** argv, WorkerHooks hooks) {
-  SetUpMalloc();
-  std::signal(SIGXFSZ, SIG_IGN);  // a log beyond the limit of files ends, and not the worker
-  // The members of a group are on one host: NCCL's own sockets, which ask nobody who they are, need no other network.
-  // Here, as no thread has been started yet.
-  setenv("NCCL_SOCKET_IFNAME", "lo", /*overwrite=*/0);
-  // Three streams, and those of NCCL: of fewer queues two share one, where work that waits stands before what it waits for.
-  setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", /*overwrite=*/0);
-  LogGrpcErrors();
-  CLI::App app(
-      "Computes for an eps_server: pulls one layer at a time into a device, runs it, pushes its gradient.\n"
-      "Everything else, model and data included, comes from the daemon.");
-  app.get_formatter()->column_width(34);
-  app.set_version_flag("--version", VersionText("gpu_worker"));
+// What was typed, before it is checked. Every flag and its default stands here and in AddFlags, nowhere else.
+struct Flags {
   WorkerOptions options;
-  options.hooks = std::move(hooks);
   ClientDoors doors;
+  int threads = 0;  // 0: not given
+  std::string vectors = kWidestVectors;
+  std::string digest_file, trace_file;
+  std::string transport;
+  double reconnect_seconds = absl::ToDoubleSeconds(WorkerOptions().reconnect);
+  std::string profile;
+  // In place of a run.
+  std::string measured_run;
+  std::vector<std::string> overrides;  // field.path=value
   bool probe = false;
-  std::string profile, measured_run;
-  std::vector<std::string> overrides;
-  double reconnect_seconds = absl::ToDoubleSeconds(options.reconnect);
+};
+
+void AddFlags(CLI::App& app, Flags& flags) {
+  WorkerOptions& options = flags.options;
   auto* connect = app.add_option("--connect", options.address, "The daemon's gRPC address")
                       ->type_name("HOST:PORT")
                       ->check(IsAddress());
-  AddClientDoorFlags(app, doors);
+  AddClientDoorFlags(app, flags.doors);
   app.add_option("--device", options.device, "cpu, cuda:I, or cuda: the first GPU, or the --host-turn's")
       ->type_name("DEVICE")
       ->capture_default_str();
@@ -120,35 +92,31 @@ int WorkerMain(int argc, char** argv, WorkerHooks hooks) {
       ->type_name("I")
       ->capture_default_str()
       ->check(CLI::Range(0, 4095));
-  auto* threads = app.add_option("--threads", options.threads, "Threads that compute (default: cores / --host-workers)")
-                      ->type_name("N")
-                      ->check(CLI::Range(1, 1024));
-  std::string vectors = kWidestVectors;
-  app.add_option("--vectors", vectors,
+  app.add_option("--threads", flags.threads, "Threads that compute (default: cores / --host-workers)")
+      ->type_name("N")
+      ->check(CLI::Range(1, 1024));
+  app.add_option("--vectors", flags.vectors,
                  "The widest vector instructions that the cpu device uses: widest (the processor's), avx512 or avx2. "
                  "Processors held to the same are one device model, and give the same bits")
       ->type_name("WIDTH")
       ->capture_default_str()
       ->check(CLI::IsMember(std::vector<std::string>(kVectorWidths.begin(), kVectorWidths.end())));
-  std::string digest_file;
-  app.add_option("--digests", digest_file,
+  app.add_option("--digests", flags.digest_file,
                  "Writes a line of JSON per layer and micro-batch of the forward pass, with a digest of the layer's "
                  "output, by which runs are compared (eps verify)")
       ->type_name("FILE");
-  std::string trace_file;
   app.add_option(
-         "--trace", trace_file,
+         "--trace", flags.trace_file,
          "Writes what each stream does and waits for, and when, on the daemon's clock (`eps trace` joins the files "
          "of several processes into one for Perfetto)")
       ->type_name("FILE");
-  std::string transport;
-  app.add_option("--transport", transport,
+  app.add_option("--transport", flags.transport,
                  "How weights and gradients travel: auto, grpc or shared_memory (default: as the run says)")
       ->type_name("HOW")
       ->check([](const std::string& how) {
         return kTransports.count(how) > 0 ? "" : "must be auto, grpc or shared_memory";
       });
-  app.add_option("--reconnect-seconds", reconnect_seconds, "How long to look for a daemon that is away")
+  app.add_option("--reconnect-seconds", flags.reconnect_seconds, "How long to look for a daemon that is away")
       ->type_name("S")
       ->capture_default_str()
       ->check(NumberIn(0, 1e6));
@@ -162,74 +130,97 @@ int WorkerMain(int argc, char** argv, WorkerHooks hooks) {
   app.add_flag(
       "--metrics-any-address", options.metrics_any_address,
       "Allows a --metrics-listen and --health-listen that other machines reach; neither has TLS or a password");
-  auto* profile_flag = app.add_option("--profile", profile,
+  auto* profile_flag = app.add_option("--profile", flags.profile,
                                       "What the plan is made from: a file of `eps profile`, or \"nominal\" for figures "
                                       "of an ordinary machine (default: what `eps profile` has kept of this machine, "
                                       "device, number of threads and vectors; else nominal)")
                            ->type_name("FILE");
-  auto* measure = app.add_option("--measure", measured_run,
+  auto* measure = app.add_option("--measure", flags.measured_run,
                                  "Only measure the device, with the layers of this RunSpec, into --profile, and end")
                       ->type_name("FILE")
                       ->excludes(connect)
                       ->needs(profile_flag);
-  app.add_option("--set", overrides, "Overrides a field of --measure's RunSpec")
+  app.add_option("--set", flags.overrides, "Overrides a field of --measure's RunSpec")
       ->type_name("FIELD=VALUE")
       ->needs(measure);
-  app.add_flag("--probe", probe, "Only start the device, say what it is, and end")->excludes(connect);
+  app.add_flag("--probe", flags.probe, "Only start the device, say what it is, and end")->excludes(connect);
   app.footer(
       "SIGINT, SIGTERM and SIGHUP let it leave once the step that it has a part in is finished; a second one\n"
       "ends it at once, and others do its part again, unless they have all of it.\n"
       "Exit codes: 0 done, 1 failed, 2 bad usage, 3 the run does not fit the device memory, 129, 130 or 143\n"
       "left for a signal.");
-  try {
-    app.parse(argc, argv);
-    if (!probe && measured_run.empty() && options.address.empty()) throw CLI::RequiredError("--connect");
-    if (options.host_turn >= options.host_workers) {
-      throw CLI::ValidationError("--host-turn", "must be below --host-workers");
-    }
-  } catch (const CLI::ParseError& error) {
-    return app.exit(error) == 0 ? kExitDone : kExitBadInput;
+}
+
+// The rest of what is typed becomes options here. Errors: INVALID_ARGUMENT naming the flag
+absl::Status FinishOptions(Flags& flags) {
+  WorkerOptions& options = flags.options;
+  if (!flags.probe && flags.measured_run.empty() && options.address.empty()) {
+    return absl::InvalidArgumentError("--connect HOST:PORT is required");
   }
-  if (threads->count() == 0) options.threads = std::clamp(UsableCores() / options.host_workers, 1, 1024);
-  options.reconnect = absl::Seconds(reconnect_seconds);
-  if (!transport.empty()) options.transport = kTransports.at(transport);
-  const absl::Status limited = LimitVectors(vectors);  // before anything computes
-  if (!limited.ok()) return Report(limited, WorkerExitCode(limited));
-  if (probe) {
-    const absl::Status probed = Probe(options);
-    return Report(probed, WorkerExitCode(probed));
+  if (options.host_turn >= options.host_workers) {
+    return absl::InvalidArgumentError("--host-turn: must be below --host-workers");
   }
-  if (!measured_run.empty()) {
-    const absl::Status measured = Measure(options, measured_run, overrides, profile);
-    return Report(measured, WorkerExitCode(measured));
+  options.threads = flags.threads > 0 ? flags.threads : std::clamp(UsableCores() / options.host_workers, 1, 1024);
+  options.reconnect = absl::Seconds(flags.reconnect_seconds);
+  if (!flags.transport.empty()) options.transport = kTransports.at(flags.transport);
+  return absl::OkStatus();
+}
+
+int Report(const absl::Status& status, int exit_code) {
+  if (!status.ok()) std::fprintf(stderr, "gpu_worker: %s\n", std::string(status.message()).c_str());
+  return exit_code;
+}
+
+absl::Status Probe(const WorkerOptions& options) {
+  EPS_ASSIGN_OR_RETURN(const DeviceProperties device, ProbeDevice(options));
+  std::printf("%s: %s, %d threads\n", device.name.c_str(), device.model.c_str(), device.threads);
+  return absl::OkStatus();
+}
+
+absl::Status Measure(const Flags& flags) {
+  std::vector<FieldOverride> fields;
+  for (const std::string& text : flags.overrides) {
+    EPS_ASSIGN_OR_RETURN(FieldOverride field, ParseFieldOverride(text));
+    fields.push_back(std::move(field));
   }
-  if (const std::string chosen = ChooseProfile(profile, options.device, options.threads, vectors);
-      chosen != kNominalProfile) {
-    absl::StatusOr<Profile> read = ReadProfile(chosen);
-    if (!read.ok()) return Report(read.status(), StartExitCode(read.status()));
-    options.profile = std::make_shared<const Profile>(*std::move(read));
+  EPS_ASSIGN_OR_RETURN(const RunConfig run, LoadRunConfig(flags.measured_run, fields));
+  EPS_ASSIGN_OR_RETURN(const Profile profile, MeasureDevice(flags.options, run));
+  return WriteProfile(flags.profile, profile);
+}
+
+// What a run writes beside its log.
+struct OpenedFiles {
+  std::unique_ptr<ForwardLog> digests;
+  std::unique_ptr<TraceLog> trace;
+};
+// And what it reads and shows: profile and credentials. Errors: naming the file
+absl::StatusOr<OpenedFiles> OpenFiles(const Flags& flags, WorkerOptions& options) {
+  const std::string chosen = ChooseProfile(flags.profile, options.device, options.threads, flags.vectors);
+  if (chosen != kNominalProfile) {
+    EPS_ASSIGN_OR_RETURN(Profile profile, ReadProfile(chosen));
+    options.profile = std::make_shared<const Profile>(std::move(profile));
   }
+  EPS_ASSIGN_OR_RETURN(options.credentials, NewChannelCredentials(flags.doors, options.address, absl::Now()));
+  OpenedFiles files;
+  if (!flags.digest_file.empty()) {
+    EPS_ASSIGN_OR_RETURN(files.digests, ForwardLog::Open(flags.digest_file));
+    options.witness = files.digests.get();
+  }
+  if (!flags.trace_file.empty()) {
+    EPS_ASSIGN_OR_RETURN(files.trace, TraceLog::Create({.path = flags.trace_file}));
+    options.trace = files.trace.get();
+  }
+  return files;
+}
+
+int Run(const Flags& flags) {
+  WorkerOptions options = flags.options;
   auto signals = SignalWatcher::Create();  // before any thread
   if (!signals.ok()) return Report(signals.status(), kExitFailed);
-  auto credentials = NewChannelCredentials(doors, options.address, absl::Now());
-  if (!credentials.ok()) return Report(credentials.status(), StartExitCode(credentials.status()));
-  options.credentials = *std::move(credentials);
+  const absl::StatusOr<OpenedFiles> files = OpenFiles(flags, options);
+  if (!files.ok()) return Report(files.status(), StartExitCode(files.status()));
   const absl::Status room = CheckThreadRoom(WorkerThreads(options.threads));
   if (!room.ok()) return Report(room, kExitFailed);
-  std::unique_ptr<ForwardLog> digests;
-  if (!digest_file.empty()) {
-    auto opened = ForwardLog::Open(digest_file);
-    if (!opened.ok()) return Report(opened.status(), StartExitCode(opened.status()));
-    digests = *std::move(opened);
-    options.witness = digests.get();
-  }
-  std::unique_ptr<TraceLog> trace;
-  if (!trace_file.empty()) {
-    auto opened = TraceLog::Create({.path = trace_file});
-    if (!opened.ok()) return Report(opened.status(), StartExitCode(opened.status()));
-    trace = *std::move(opened);
-    options.trace = trace.get();
-  }
   LeaveRequest leave([](int code) { _exit(code); });
   options.leave = &leave;
   const std::unique_ptr<SignalWatcher> watcher = *std::move(signals);  // ends before what it calls
@@ -237,6 +228,41 @@ int WorkerMain(int argc, char** argv, WorkerHooks hooks) {
   const absl::Status ended = RunWorker(options);
   if (ended.ok() && leave.signal() != 0) return kExitSignal + leave.signal();
   return Report(ended, WorkerExitCode(ended));
+}
+
+// Before any thread is started. What the environment says already stays.
+void SetUpEnvironment() {
+  // The members of a group are on one host: NCCL's own sockets, which ask nobody who they are, need no other network.
+  setenv("NCCL_SOCKET_IFNAME", "lo", /*overwrite=*/0);
+  // Three streams, and those of NCCL: of fewer queues two share one, where work that waits stands before what it waits for.
+  setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", /*overwrite=*/0);
+}
+
+}  // namespace
+
+int WorkerMain(int argc, char** argv, WorkerHooks hooks) {
+  SetUpMalloc();
+  std::signal(SIGXFSZ, SIG_IGN);  // a log beyond the limit of files ends, and not the worker
+  SetUpEnvironment();
+  LogGrpcErrors();
+  CLI::App app(
+      "Computes for an eps_server: pulls one layer at a time into a device, runs it, pushes its gradient.\n"
+      "Everything else, model and data included, comes from the daemon.");
+  app.get_formatter()->column_width(34);
+  app.set_version_flag("--version", VersionText("gpu_worker"));
+  Flags flags;
+  flags.options.hooks = std::move(hooks);
+  AddFlags(app, flags);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? kExitDone : kExitBadInput;
+  }
+  if (absl::Status status = FinishOptions(flags); !status.ok()) return Report(status, kExitBadInput);
+  absl::Status done = LimitVectors(flags.vectors);  // before anything computes
+  if (done.ok() && !flags.probe && flags.measured_run.empty()) return Run(flags);
+  if (done.ok()) done = flags.probe ? Probe(flags.options) : Measure(flags);
+  return Report(done, WorkerExitCode(done));
 }
 
 }  // namespace eps::worker

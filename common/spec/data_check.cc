@@ -149,12 +149,29 @@ void CheckForm(const proto::Data& data, const DataFile& file, DataForm form, Che
              absl::StrCat(data.path(), " ", looks_right.message(), TextHint(file, out.field, "it as it is")));
 }
 
+// Whether a file of token ids that begins so has ids of 4 bytes, which are below 65,536 as those of most vocabularies: of 2
+// bytes every second one would be 0, and the others would not.
+bool LooksLikeFourBytes(absl::string_view beginning) {
+  constexpr size_t kFewest = 32;
+  size_t ids = 0, not_zero = 0;
+  for (size_t at = 0; at + 4 <= beginning.size(); at += 4, ++ids) {
+    if (beginning[at + 2] != 0 || beginning[at + 3] != 0) return false;
+    if (beginning[at] != 0 || beginning[at + 1] != 0) ++not_zero;
+  }
+  return ids >= kFewest && not_zero >= ids / 2;
+}
+
 // The bytes of a token id.
 void CheckTokenBytes(const proto::Data& data, const DataFile& file, Checker& check, DataConfig& out) {
   const std::string field = absl::StrCat(out.field, ".token_bytes");
   out.token_bytes = EPS_FIELD(data, token_bytes).value_or(file.index.has_value() ? file.index->token_bytes : 2);
   if (out.token_bytes != 2 && out.token_bytes != 4)
     check.Fail(field, absl::StrCat(out.token_bytes, ", must be 2 or 4"));
+  const bool is_guess = out.tokenizer == TokenForm::kTokenFile && !data.has_token_bytes() && !file.index.has_value();
+  if (is_guess && LooksLikeFourBytes(file.beginning)) {
+    check.Fail(field, absl::StrCat("not given, and every second id of ", file.path,
+                                   " is 0 where ids have 2 bytes, as if they had 4: say 4, or 2 if it is so"));
+  }
   if (file.index.has_value() && out.token_bytes != file.index->token_bytes) {
     check.Fail(field, absl::StrCat(out.token_bytes, ", but ", file.index_path(), " is of ids of ",
                                    file.index->token_bytes, " bytes; leave it out"));

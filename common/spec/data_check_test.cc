@@ -36,6 +36,19 @@ TEST_F(RunConfigTest, BinFilesHoldTokenIds) {
   EXPECT_EQ(config.data.tokenizer, TokenForm::kBytes);
 }
 
+TEST_F(RunConfigTest, IdsOfFourBytesAreNotTakenForTwiceAsManyOfTwo) {
+  std::string four, zeros(400, '\0');
+  for (int id = 0; id < 100; ++id) four += {static_cast<char>(id), '\0', '\0', '\0'};
+  ASSERT_OK(WriteFileAtomically(dir_.File("four.bin"), four));
+  EXPECT_THAT(Load(kSmall, {{"data.path", "four.bin"}}),
+              StatusIs(kInvalid, "data.token_bytes: not given, and every second id of "));
+  for (const char* said : {"2", "4"}) {
+    EXPECT_OK(Load(kSmall, {{"data.path", "four.bin"}, {"data.token_bytes", said}}).status());
+  }
+  ASSERT_OK(WriteFileAtomically(dir_.File("zeros.bin"), zeros));
+  EXPECT_OK(Load(kSmall, {{"data.path", "zeros.bin"}}).status());
+}
+
 TEST_F(RunConfigTest, BytesOfSeveralBytesAreRefused) {
   EXPECT_THAT(Load(kSmall, {{"data.tokenizer", "BYTES"}, {"data.token_bytes", "2"}}),
               StatusIs(kInvalid, "data.token_bytes: given, but data.tokenizer is BYTES"));

@@ -59,11 +59,13 @@ std::string UnknownFieldText(const Descriptor& message) {
 std::string TypeWords(const FieldDescriptor& field) {
   switch (field.cpp_type()) {
     case FieldDescriptor::CPPTYPE_INT32:
+      return "a whole number, at most 2147483647";
     case FieldDescriptor::CPPTYPE_INT64:
-      return "a whole number";
+      return "a whole number, at most 9223372036854775807";
     case FieldDescriptor::CPPTYPE_UINT32:
+      return "a whole number, at least 0, at most 4294967295";
     case FieldDescriptor::CPPTYPE_UINT64:
-      return "a whole number, at least 0";
+      return "a whole number, at least 0, at most 18446744073709551615";
     case FieldDescriptor::CPPTYPE_BOOL:
       return "true or false";
     case FieldDescriptor::CPPTYPE_STRING:

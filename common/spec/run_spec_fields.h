@@ -20,7 +20,7 @@ std::string FieldNames(const google::protobuf::Descriptor& message);
 // "unknown field; known: layers, d_model, ..." for a name that is no field of `message`.
 std::string UnknownFieldText(const google::protobuf::Descriptor& message);
 
-// What a value of `field` must be: "a whole number", "one of SEQUENTIAL, SHUFFLED".
+// What a value of `field` must be: "a whole number, at most 2147483647", "one of SEQUENTIAL, SHUFFLED".
 std::string TypeWords(const google::protobuf::FieldDescriptor& field);
 
 // Several messages; what else is repeated are values.

@@ -118,6 +118,12 @@ class FirstError : public google::protobuf::io::ErrorCollector {
 
 // ---- Overrides
 
+// What the text format reads as octal: 010 is 8 there, and who types it means 10.
+bool IsOctal(absl::string_view value) {
+  absl::ConsumePrefix(&value, "-");
+  return value.size() > 1 && value[0] == '0' && absl::ascii_isdigit(static_cast<unsigned char>(value[1]));
+}
+
 absl::Status SetField(const FieldOverride& override_field, const FieldDescriptor& field, Message& message) {
   if (field.cpp_type() == FieldDescriptor::CPPTYPE_STRING && field.is_repeated()) {
     message.GetReflection()->AddString(&message, &field, override_field.value);
@@ -136,9 +142,12 @@ absl::Status SetField(const FieldOverride& override_field, const FieldDescriptor
   parser.RecordErrorsTo(&quiet);
   // The parser takes an enumerator's number too.
   const bool is_named = field.enum_type() == nullptr || field.enum_type()->FindValueByName(override_field.value);
-  if (!is_named || !parser.ParseFieldValueFromString(override_field.value, &field, &message)) {
+  const bool is_number = field.cpp_type() != FieldDescriptor::CPPTYPE_BOOL;
+  if (!is_named || (is_number && IsOctal(override_field.value)) ||
+      !parser.ParseFieldValueFromString(override_field.value, &field, &message)) {
     return absl::InvalidArgumentError(
-        absl::StrCat(override_field.path, ": \"", override_field.value, "\", must be ", TypeWords(field)));
+        absl::StrCat(override_field.path, ": \"", override_field.value, "\", must be ", TypeWords(field),
+                     is_number && IsOctal(override_field.value) ? ", without leading zeros" : ""));
   }
   return absl::OkStatus();
 }

@@ -42,7 +42,9 @@ TEST_F(RunConfigTest, AWrongTypeIsNamedWithItsLineAndField) {
   EXPECT_THAT(Load("model { init_seed: -1 }"), StatusIs(kInvalid, "model.init_seed: "));
   EXPECT_THAT(Load("model { layers: 99999999999999999999 }"), StatusIs(kInvalid, "model.layers: "));
   EXPECT_THAT(Load("batch { micro_batch: 4294967296 }"), StatusIs(kInvalid, "batch.micro_batch: "));
-  EXPECT_THAT(Load("data { order: RANDOM }"), StatusIs(kInvalid, "data.order: Unknown enumeration value of \"RANDOM\" for field \"order\"; must be one of SEQUENTIAL, SHUFFLED"));
+  EXPECT_THAT(Load("data { order: RANDOM }"), StatusIs(kInvalid,
+                                                       "data.order: Unknown enumeration value of \"RANDOM\" for field "
+                                                       "\"order\"; must be one of SEQUENTIAL, SHUFFLED"));
   EXPECT_THAT(Load("data { path: 3 }"), StatusIs(kInvalid, "data.path: "));
   EXPECT_THAT(Load("relay { resident: maybe }"), StatusIs(kInvalid, "relay.resident"));
   EXPECT_THAT(Load("optimizer { schedule { warmup_steps: 3 peak: 6e-4 final: x } }"),
@@ -123,6 +125,7 @@ TEST_F(RunConfigTest, OverrideErrorsNameThePath) {
   EXPECT_THAT(LoadWith("steps", "many"),
               StatusIs(kInvalid, "run.textproto with --set: steps: \"many\", must be a whole number"));
   EXPECT_THAT(LoadWith("steps", "3 4"), StatusIs(kInvalid, "steps: \"3 4\""));
+  EXPECT_THAT(LoadWith("steps", "010"), StatusIs(kInvalid, "steps: \"010\", must be a whole number")) << "not 8";
   EXPECT_THAT(LoadWith("steps", ""), StatusIs(kInvalid, "steps: \"\""));
   EXPECT_THAT(LoadWith("model.init_seed", "-1"), StatusIs(kInvalid, "model.init_seed: \"-1\", must be a whole number"));
   EXPECT_THAT(LoadWith("data.order", "RANDOM"),

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cstring>
 #include <filesystem>
+#include <limits>
 #include <memory>
 #include <string>
 #include <utility>
@@ -184,6 +185,22 @@ TEST(CheckpointerTest, AFolderLoadsAsAHuggingFaceOne) {
   written->ReadMaster(BlobId(2), Version(3), 0, absl::MakeSpan(a));
   loaded->ReadMaster(BlobId(2), Version(0), 0, absl::MakeSpan(b));
   EXPECT_EQ(std::memcmp(a.data(), b.data(), a.size() * sizeof(float)), 0);
+}
+
+TEST(CheckpointerTest, WeightsThatAreNotFiniteAreNoneToBeginWith) {
+  const Fixture f;
+  const std::unique_ptr<Store> store = Store::Create(f.model, f.run).value();
+  for (const BlobSpec& blob : f.model.blobs) {
+    std::vector<float> values(static_cast<size_t>(blob.num_elems), 0.5f);
+    if (blob.id == BlobId(2)) values[3] = std::numeric_limits<float>::quiet_NaN();
+    store->LoadMaster(blob.id, Version(3), 0, values);
+    store->Publish(blob.id, Version(3));
+  }
+  ASSERT_OK_AND_ASSIGN(const std::string folder,
+                       f.Open()->Write(*store, StateAt(3), {AllBlobs(f.model), [](BlobId) {}}));
+  const std::unique_ptr<Store> loaded = Store::Create(f.model, f.run).value();
+  EXPECT_THAT(LoadHuggingFace(folder, f.model, 1, *loaded),
+              StatusIs(absl::StatusCode::kInvalidArgument, ", element 3: nan, must be finite"));
 }
 
 TEST(CheckpointerTest, TheSameTensorsAreTheSameBytesInAnyOrderAndAtAnyTime) {

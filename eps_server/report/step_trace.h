@@ -1,6 +1,8 @@
 #ifndef EPS_SERVER_REPORT_STEP_TRACE_H_
 #define EPS_SERVER_REPORT_STEP_TRACE_H_
 
+#include <string>
+
 #include "common/telemetry/trace_log.h"
 #include "eps_server/step/step_report.h"
 
@@ -14,8 +16,11 @@ class StepTrace final : public StepObserver {
   void OnEvaluation(const EvaluationReport& report) override;
 
  private:
+  void Add(const std::string& name, double seconds, const std::string& detail);
+
   TraceLog& log_;
   const int track_;
+  TraceLog::Time last_end_;
 };
 
 }  // namespace eps::server

@@ -177,9 +177,9 @@ void CoordinatorImpl::End(Actions& actions) {
       failure_.ok() ? checkpoints_.TakeRequests() : checkpoints_.TakeAll();
   actions.push_back([this, failure = failure_, channels = members_.Channels(), unanswered,
                      path = checkpoints_.newest_path(), steps = progress_.state().version.value()] {
-    const absl::Status reason = failure.ok()
-                                    ? absl::UnavailableError("the run is over")
-                                    : absl::AbortedError(absl::StrCat("the run has failed: ", failure.message()));
+    const absl::Status reason =
+        failure.ok() ? absl::UnavailableError("the run is over")
+                     : absl::FailedPreconditionError(absl::StrCat("the run has failed: ", failure.message()));
     if (failure.ok()) {
       LogInfo("run_finished", {{"steps", steps}, {"checkpoint", path}});
     } else {

@@ -205,6 +205,18 @@ TEST(CoordinatorCheckpointTest, StopWithoutAnybodyEndsBeforeAStepInWhichNothingW
   EXPECT_TRUE(resumed.Result(config.steps) == want);
 }
 
+TEST(CoordinatorCheckpointTest, WhoeverIsLostBeforeTheLastStepIsFinishedLeavesTheOneBeforeAndAFailure) {
+  TestRun run(SmallRun(ClipMode::kExact));
+  FakeWorker worker(run, {.hangs = true});
+  WaitFor([&] { return !run.coordinator->Status().workers.at(0).vnodes.empty(); });
+  EXPECT_EQ(*run.coordinator->RequestStop("test"), 1);
+  worker.Kill();
+  EXPECT_THAT(run.coordinator->WaitUntilFinished(),
+              StatusIs(absl::StatusCode::kUnavailable, "stopped, and no worker is left to finish step 0"));
+  EXPECT_EQ(run.committed(), 0);
+  EXPECT_EQ(run.checkpointer->snapshots().count(0), 1u);
+}
+
 TEST(CoordinatorCheckpointTest, DataThatCannotBeReadAnyMoreEndsTheRunWithACheckpointOfAllThatWasDone) {
   RunConfig config = SmallRun();
   config.steps = 1000000;

@@ -172,8 +172,8 @@ class CoordinatorImpl final : public Coordinator {
   // Of the step in progress: each record and contribution.
   bool IsAllIn() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Stopped, and nobody is left to finish the step in progress: the run ends before it, unless weights were updated in
-  // it.
-  void EndWithoutWorkers() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // it. `were_lost`: those who were to finish it were there when it was stopped; then it has failed, with its checkpoint.
+  void EndWithoutWorkers(bool were_lost) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   // ---- evaluation: no step is in progress, and all are committed ----
 

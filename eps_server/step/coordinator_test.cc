@@ -652,7 +652,7 @@ TEST(CoordinatorTest, FailTellsEverybody) {
   EXPECT_THAT(run.coordinator->WaitUntilFinished(), StatusIs(absl::StatusCode::kInternal, "boom"));
   absl::Status pull;
   run.store->WhenPublished(BlobId(0), Version(1), [&](absl::Status status) { pull = status; });
-  EXPECT_THAT(pull, StatusIs(absl::StatusCode::kAborted, "boom"));
+  EXPECT_THAT(pull, StatusIs(absl::StatusCode::kFailedPrecondition, "boom"));
   run.coordinator->RequestCheckpoint([](absl::StatusOr<std::string> path) {
     EXPECT_THAT(path, StatusIs(absl::StatusCode::kFailedPrecondition, "boom"));
   });

@@ -52,6 +52,7 @@ class FakeWorker {
     bool holds_records = false;      // sends contributions, but no record until ReleaseRecords
     bool holds_evaluations = false;  // sends no record of an evaluation's vnodes until ReleaseEvaluations
     bool breaks_loss = false;        // sends records whose loss is no number
+    bool hangs = false;              // sends nothing, until Kill
   };
   FakeWorker(TestRun& run, Manners manners) : FakeWorker(run, kNever, 0, nullptr, manners) {}
   // Dies, without a word, before it sends its `dies_at`th message (chunks and records).
@@ -80,7 +81,7 @@ class FakeWorker {
 
  private:
   FakeWorker(TestRun& run, int dies_at, int64_t vnode_seconds, FakeClock* clock, Manners manners)
-      : run_(run), vnode_seconds_(vnode_seconds), clock_(clock), messages_left_(dies_at) {
+      : run_(run), hangs_(manners.hangs), vnode_seconds_(vnode_seconds), clock_(clock), messages_left_(dies_at) {
     broken_loss_ = manners.breaks_loss;
     holds_records_ = manners.holds_records;
     holds_evaluations_ = manners.holds_evaluations;
@@ -163,6 +164,7 @@ class FakeWorker {
 
   bool MaySend() {
     if (messages_left_-- <= 0) dead_ = true;
+    while (hangs_ && !dead_ && !channel_->closed()) absl::SleepFor(absl::Milliseconds(1));
     return !dead_;
   }
 
@@ -399,6 +401,7 @@ class FakeWorker {
   std::atomic<bool> holds_records_ = false;
   std::atomic<bool> holds_evaluations_ = false;
   std::atomic<bool> is_evaluating_ = false;
+  const bool hangs_;
   const int64_t vnode_seconds_;
   FakeClock* const clock_;  // null: each pass says that it took a second
   Mutex counts_mu_;

@@ -86,6 +86,28 @@ class KillTest(SystemTest):
             self.assertLess(steps, LONG["steps"])
             self.resume(name, out)
 
+    def test_interrupted_and_then_without_a_worker_to_finish_the_step_the_newest_checkpoint_stands(self):
+        out = self.work.out("interrupted-and-alone")
+        process = self.start_endless(self.specs["endless"], out)
+        wait_for_steps(process, out, 7)
+        worker = children(process.pid, "gpu_worker")[0]
+        os.kill(worker, signal.SIGSTOP)  # so that it cannot finish before
+        process.send_signal(signal.SIGINT)
+        log = out / "logs" / "eps_server.log"
+        while "stop_requested" not in log.read_text():
+            self.assertIsNone(process.poll())
+            time.sleep(0.01)
+        os.kill(worker, signal.SIGKILL)
+        returncode, stderr = self.end(process)
+        done = committed_steps(out)
+        self.assertEqual(returncode, 1, stderr)
+        self.assertIn("no worker is left to finish step", stderr)
+        resumed = self.start_endless(self.specs["endless"], out, "--resume")
+        wait_for_steps(resumed, out, done + 5)
+        resumed.send_signal(signal.SIGINT)
+        self.assertEqual(self.end(resumed)[0], 130)
+        self.ended_like_a_quiet_run(out)
+
     def test_daemon_killed_the_newest_checkpoint_is_named_and_a_resume_gives_the_same_bits(self):
         for name, steps in (("bf16", 14), ("fp32", 27)):
             out = self.work.out(f"{name}-daemon-killed")

@@ -226,6 +226,10 @@ class ExportWithTheRunTest(FolderTest):
             self.refused(train(spec, out, "--export", folder, *more), 2, error)
             self.assertFalse(out.exists())
         self.refused(train(spec, out, "--export-dtype", "BF16"), 2, "--export")
+        unsaid = self.work.spec({"model": {"family": "LLAMA", "layers": 1, "d_model": 16, "heads": 2, "context": 8,
+                                           "vocab": 256, "out_bias": True}}, name="unsaid.json")
+        self.refused(train(unsaid, out, "--export", self.work.path / "hf"), 2, "--export: model.out_bias: true")
+        self.assertFalse(out.exists())
 
     def test_a_resume_of_a_run_that_is_done_and_exported_ends_well_and_changes_nothing(self):
         spec, out, folder = self.work.spec({"steps": 2}), self.work.out("run"), self.work.out("hf")

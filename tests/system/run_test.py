@@ -233,6 +233,8 @@ class CommandsTest(SystemTest):
         out = self.work.out("diverged")
         done = train(self.work.spec({"steps": 100, "optimizer": {"schedule": {"peak": 1e9, "final": 1e9}}}), out)
         self.refused(done, 1, "not finite", "peak")
+        # Its worker was told, and looked for no other daemon.
+        self.assertNotIn("worker_lost_daemon", (out / "logs" / "gpu_worker-1.log").read_text())
 
     def test_sample_gives_the_same_text_for_the_same_seed(self):
         out = self.work.out("run")
