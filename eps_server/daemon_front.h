@@ -8,11 +8,11 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "common/base/listen_address.h"
 #include "common/base/long_work.h"
 #include "common/run_folder/endpoint_file.h"
 #include "eps_server/daemon.h"
 #include "eps_server/daemon_identity.h"
-#include "eps_server/service/listen_address.h"
 #include "eps_server/service/rpc_server.h"
 #include "eps_server/telemetry/daemon_page.h"
 #include "grpcpp/impl/service_type.h"

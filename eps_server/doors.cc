@@ -12,12 +12,12 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
-#include "common/base/host.h"
 #include "common/base/log.h"
 #include "common/base/open_files.h"
 #include "common/base/status_macros.h"
 #include "common/grpc/credentials.h"
 #include "common/security/certificates.h"
+#include "eps_server/service/check_doors.h"
 
 namespace eps::server {
 namespace {
@@ -55,7 +55,7 @@ absl::StatusOr<RpcServerOptions> OpenDoors(const ListenAddress& listen, const Da
                     {"client_certificates", options.doors.client_ca_file.empty() ? "no" : "yes"},
                     {"token", options.doors.token_file.empty() ? "no" : "yes"},
                     {"max_connections", rpc.limits.max_connections}});
-  if (!IsLoopbackHost(listen.host) && options.doors.client_ca_file.empty()) {
+  if (!listen.is_loopback() && options.doors.client_ca_file.empty()) {
     // A token is compared when gRPC has read a call's headers: a stranger reaches that much of gRPC.
     LogWarning("door_without_client_certificates", {{"advice", "give --tls-client-ca too (docs/security.md)"}});
   }

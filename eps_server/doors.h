@@ -2,8 +2,8 @@
 #define EPS_SERVER_DOORS_H_
 
 #include "absl/status/statusor.h"
+#include "common/base/listen_address.h"
 #include "eps_server/daemon.h"
-#include "eps_server/service/listen_address.h"
 #include "eps_server/service/rpc_server.h"
 
 namespace eps::server {

@@ -4,8 +4,8 @@
 #include <memory>
 
 #include "absl/status/statusor.h"
+#include "common/base/listen_address.h"
 #include "eps_server/daemon.h"
-#include "eps_server/service/listen_address.h"
 
 namespace eps::server {
 

@@ -52,12 +52,14 @@ std::string ProcessorName() {
 }
 
 bool IsAddressLiteral(const std::string& host) {
+  if (host.find('\0') != std::string::npos) return false;  // behind which the system reads nothing
   in6_addr ignored;
   return inet_pton(AF_INET, host.c_str(), &ignored) == 1 || inet_pton(AF_INET6, host.c_str(), &ignored) == 1;
 }
 
 bool IsLoopbackHost(const std::string& host) {
   if (host == "localhost") return true;
+  if (!IsAddressLiteral(host)) return false;
   in_addr v4;
   if (inet_pton(AF_INET, host.c_str(), &v4) == 1) return ntohl(v4.s_addr) >> 24 == 127;
   in6_addr v6;

@@ -1,7 +1,5 @@
 #include "common/telemetry/http_page.h"
 
-#include <arpa/inet.h>
-#include <netinet/in.h>
 #include <poll.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
@@ -24,67 +22,11 @@
 #include "absl/time/clock.h"
 #include "common/base/file_util.h"
 #include "common/base/host.h"
+#include "common/base/listen_address.h"
 #include "common/base/status_macros.h"
 
 namespace eps {
 namespace {
-
-struct SocketAddress {
-  sockaddr_storage storage = {};
-  socklen_t num_bytes = 0;
-
-  const sockaddr* get() const { return reinterpret_cast<const sockaddr*>(&storage); }
-  bool IsLoopback() const {
-    if (storage.ss_family == AF_INET) {
-      return ntohl(reinterpret_cast<const sockaddr_in&>(storage).sin_addr.s_addr) >> 24 == 127;
-    }
-    return IN6_IS_ADDR_LOOPBACK(&reinterpret_cast<const sockaddr_in6&>(storage).sin6_addr);
-  }
-};
-
-// Numeric hosts only: whether a name is loopback would be up to a name server.
-absl::StatusOr<SocketAddress> ParseAddress(const std::string& text) {
-  const absl::Status wrong =
-      absl::InvalidArgumentError(absl::StrCat(text, ": want HOST:PORT, a numeric address and a port up to 65535"));
-  const size_t colon = text.rfind(':');
-  int port = 0;
-  if (colon == std::string::npos || !absl::SimpleAtoi(text.substr(colon + 1), &port) || port < 0 || port > 65535) {
-    return wrong;
-  }
-  std::string host = text.substr(0, colon);
-  if (host.size() > 2 && host.front() == '[' && host.back() == ']') host = host.substr(1, host.size() - 2);
-  if (host == "localhost") host = "127.0.0.1";
-  SocketAddress address;
-  auto& v4 = reinterpret_cast<sockaddr_in&>(address.storage);
-  auto& v6 = reinterpret_cast<sockaddr_in6&>(address.storage);
-  if (inet_pton(AF_INET, host.c_str(), &v4.sin_addr) == 1) {
-    v4.sin_family = AF_INET;
-    v4.sin_port = htons(static_cast<uint16_t>(port));
-    address.num_bytes = sizeof(v4);
-  } else if (inet_pton(AF_INET6, host.c_str(), &v6.sin6_addr) == 1) {
-    v6.sin6_family = AF_INET6;
-    v6.sin6_port = htons(static_cast<uint16_t>(port));
-    address.num_bytes = sizeof(v6);
-  } else {
-    return wrong;
-  }
-  return address;
-}
-
-std::string BoundAddress(int fd) {
-  SocketAddress address;
-  address.num_bytes = sizeof(address.storage);
-  char host[INET6_ADDRSTRLEN] = "";
-  if (getsockname(fd, reinterpret_cast<sockaddr*>(&address.storage), &address.num_bytes) != 0) return "";
-  if (address.storage.ss_family == AF_INET) {
-    const auto& v4 = reinterpret_cast<const sockaddr_in&>(address.storage);
-    inet_ntop(AF_INET, &v4.sin_addr, host, sizeof(host));
-    return absl::StrCat(host, ":", ntohs(v4.sin_port));
-  }
-  const auto& v6 = reinterpret_cast<const sockaddr_in6&>(address.storage);
-  inet_ntop(AF_INET6, &v6.sin6_addr, host, sizeof(host));
-  return absl::StrCat("[", host, "]:", ntohs(v6.sin6_port));
-}
 
 absl::string_view ReasonOf(int code) {
   switch (code) {
@@ -155,10 +97,10 @@ struct Connection {
 
 class HttpPageImpl final : public HttpPage {
  public:
-  HttpPageImpl(Options options, FileDescriptor listener, FileDescriptor stop)
+  HttpPageImpl(Options options, const ListenAddress& address, FileDescriptor listener, FileDescriptor stop)
       : options_(std::move(options)),
-        address_(BoundAddress(listener.get())),
-        hosts_(IsLoopbackHost(HostOf(address_)) ? HttpHosts::kLoopback : HttpHosts::kAny),
+        address_(address.ToString()),
+        hosts_(address.is_loopback() ? HttpHosts::kLoopback : HttpHosts::kAny),
         listener_(std::move(listener)),
         stop_(std::move(stop)),
         thread_([this] { Loop(); }) {}
@@ -274,8 +216,8 @@ std::string AnswerHttp(absl::string_view head, const HttpPaths& paths, HttpHosts
 }
 
 absl::Status CheckPageAddress(const std::string& listen, bool any_address) {
-  EPS_ASSIGN_OR_RETURN(const SocketAddress address, ParseAddress(listen));
-  if (any_address || address.IsLoopback()) return absl::OkStatus();
+  EPS_ASSIGN_OR_RETURN(const ListenAddress address, ParseListenAddress(listen));
+  if (any_address || address.is_loopback()) return absl::OkStatus();
   return absl::InvalidArgumentError(
       absl::StrCat(listen,
                    ": not a loopback address (127.0.0.1, [::1], localhost), and the page has neither TLS nor a "
@@ -284,7 +226,8 @@ absl::Status CheckPageAddress(const std::string& listen, bool any_address) {
 
 absl::StatusOr<std::unique_ptr<HttpPage>> HttpPage::Start(Options options) {
   EPS_RETURN_IF_ERROR(CheckPageAddress(options.listen, options.any_address));
-  EPS_ASSIGN_OR_RETURN(const SocketAddress address, ParseAddress(options.listen));
+  EPS_ASSIGN_OR_RETURN(const ListenAddress wanted, ParseListenAddress(options.listen));
+  const SocketAddress address = ToSocketAddress(wanted);
   FileDescriptor listener(socket(address.storage.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
   FileDescriptor stop(eventfd(0, EFD_CLOEXEC));
   if (!stop.is_open()) return absl::UnavailableError(absl::StrCat("eventfd: ", std::strerror(errno)));
@@ -293,7 +236,8 @@ absl::StatusOr<std::unique_ptr<HttpPage>> HttpPage::Start(Options options) {
       bind(listener.get(), address.get(), address.num_bytes) != 0 || listen(listener.get(), SOMAXCONN) != 0) {
     return absl::UnavailableError(absl::StrCat("cannot listen on ", options.listen, ": ", std::strerror(errno)));
   }
-  return std::make_unique<HttpPageImpl>(std::move(options), std::move(listener), std::move(stop));
+  EPS_ASSIGN_OR_RETURN(const ListenAddress bound, BoundAddress(listener.get()));
+  return std::make_unique<HttpPageImpl>(std::move(options), bound, std::move(listener), std::move(stop));
 }
 
 }  // namespace eps

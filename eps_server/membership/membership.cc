@@ -7,11 +7,10 @@
 #include <utility>
 
 #include "absl/status/status.h"
-#include "absl/strings/ascii.h"
+#include "absl/status/statusor.h"
 #include "absl/strings/escaping.h"
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "common/base/host.h"
+#include "common/base/listen_address.h"
 #include "common/base/state_names.h"
 #include "common/base/status_macros.h"
 #include "common/checkpoint/run_state.h"
@@ -30,12 +29,9 @@ absl::Status CheckMetricsAddress(const std::string& address) {
     return absl::InvalidArgumentError(
         absl::StrCat("metrics_address: ", address.size(), " bytes, at most ", kMaxAddress));
   }
-  const size_t colon = address.rfind(':');
-  int port = 0;
-  // Printable all of it: what is shown must not end a line, and no zero byte hide what follows it.
-  if (!std::all_of(address.begin(), address.end(), absl::ascii_isgraph) || colon == std::string::npos ||
-      !IsAddressLiteral(HostOf(address)) || !absl::SimpleAtoi(address.substr(colon + 1), &port) || port < 1 ||
-      port > 65535) {
+  // The very text: what is shown must not end a line, and no zero byte hide what follows it.
+  const absl::StatusOr<ListenAddress> parsed = ParseListenAddress(address);
+  if (!parsed.ok() || parsed->port == 0 || parsed->ToString() != address) {
     return absl::InvalidArgumentError(
         absl::StrCat("metrics_address: ", absl::CHexEscape(address), ", want HOST:PORT, a numeric address"));
   }

@@ -1,6 +1,5 @@
 #include "eps_server/service/connection_acceptor.h"
 
-#include <arpa/inet.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
@@ -10,7 +9,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <cerrno>
 #include <cstring>
 #include <utility>
@@ -19,24 +17,15 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "common/base/host.h"
+#include "common/base/listen_address.h"
 #include "common/base/log.h"
+#include "common/base/status_macros.h"
 
 namespace eps::server {
 namespace {
 
 // While the process has no descriptor to accept with, the connection waits in the system's queue.
 constexpr int kPauseMillis = 50;
-
-std::string HostOfPeer(const sockaddr_storage& peer) {
-  std::array<char, INET6_ADDRSTRLEN> text = {};
-  const void* bytes = peer.ss_family == AF_INET
-                          ? static_cast<const void*>(&reinterpret_cast<const sockaddr_in&>(peer).sin_addr)
-                          : static_cast<const void*>(&reinterpret_cast<const sockaddr_in6&>(peer).sin6_addr);
-  inet_ntop(peer.ss_family, bytes, text.data(), text.size());
-  const std::string host = text.data();
-  constexpr char kMapped[] = "::ffff:";  // an IPv4 peer of an IPv6 listener
-  return host.rfind(kMapped, 0) == 0 ? host.substr(sizeof(kMapped) - 1) : host;
-}
 
 void SetOption(int fd, int level, int name, int value) { setsockopt(fd, level, name, &value, sizeof(value)); }
 
@@ -47,20 +36,17 @@ absl::StatusOr<std::unique_ptr<ConnectionAcceptor>> ConnectionAcceptor::Listen(c
   const auto failed = [&address] {
     return absl::UnavailableError(absl::StrCat("cannot listen on ", address.ToString(), ": ", std::strerror(errno)));
   };
-  SocketAddress where = ToSocketAddress(address);
+  const SocketAddress where = ToSocketAddress(address);
   FileDescriptor listener(socket(where.storage.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   FileDescriptor wake(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (!listener.is_open() || !wake.is_open()) return failed();
   // Connections of a daemon that just ended do not count; a second daemon on the port is still an error.
   SetOption(listener.get(), SOL_SOCKET, SO_REUSEADDR, 1);
-  if (bind(listener.get(), reinterpret_cast<sockaddr*>(&where.storage), where.length) != 0) return failed();
+  if (bind(listener.get(), where.get(), where.num_bytes) != 0) return failed();
   if (listen(listener.get(), SOMAXCONN) != 0) return failed();
-  if (getsockname(listener.get(), reinterpret_cast<sockaddr*>(&where.storage), &where.length) != 0) return failed();
-  const int port =
-      ntohs(where.storage.ss_family == AF_INET ? reinterpret_cast<const sockaddr_in&>(where.storage).sin_port
-                                               : reinterpret_cast<const sockaddr_in6&>(where.storage).sin6_port);
+  EPS_ASSIGN_OR_RETURN(const ListenAddress bound, BoundAddress(listener.get()));
   return std::unique_ptr<ConnectionAcceptor>(
-      new ConnectionAcceptor(std::move(listener), std::move(wake), port, max_connections));
+      new ConnectionAcceptor(std::move(listener), std::move(wake), bound.port, max_connections));
 }
 
 ConnectionAcceptor::ConnectionAcceptor(FileDescriptor listener, FileDescriptor wake, int port, int max_connections)
@@ -102,15 +88,13 @@ void ConnectionAcceptor::Run() {
 }
 
 void ConnectionAcceptor::Accept() {
-  sockaddr_storage peer = {};
-  socklen_t length = sizeof(peer);
-  FileDescriptor accepted(
-      accept4(listener_.get(), reinterpret_cast<sockaddr*>(&peer), &length, SOCK_NONBLOCK | SOCK_CLOEXEC));
+  SocketAddress peer;
+  FileDescriptor accepted(accept4(listener_.get(), peer.get(), &peer.num_bytes, SOCK_NONBLOCK | SOCK_CLOEXEC));
   if (!accepted.is_open()) {
     if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) poll(nullptr, 0, kPauseMillis);
     return;
   }
-  const std::string host = HostOfPeer(peer);
+  const std::string host = FromSocketAddress(peer).host;
   if (!HasRoom(host)) return Refuse(host);
   struct stat info = {};
   if (fstat(accepted.get(), &info) != 0) return;

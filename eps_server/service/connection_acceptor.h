@@ -13,8 +13,8 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/statusor.h"
 #include "common/base/file_util.h"
+#include "common/base/listen_address.h"
 #include "common/base/mutex.h"
-#include "eps_server/service/listen_address.h"
 #include "grpcpp/server_builder.h"
 
 namespace eps::server {

@@ -14,6 +14,7 @@
 #include "absl/strings/string_view.h"
 #include "common/base/host.h"
 #include "common/base/ids.h"
+#include "common/base/listen_address.h"
 #include "common/base/protocol_version.h"
 #include "common/base/status_macros.h"
 #include "common/base/wait_cause.h"
@@ -38,10 +39,9 @@ std::string HostOfPeer(const std::string& peer) {
 std::string PageAddress(const std::string& told, const std::string& peer) {
   const std::string host = HostOf(told), from = HostOfPeer(peer);
   if (IsLoopbackHost(host)) return IsLoopbackHost(from) ? told : "";
-  const size_t colon = told.rfind(':');
-  if ((host != "0.0.0.0" && host != "::") || colon == std::string::npos) return told;
-  const bool is_v6 = absl::StrContains(from, ':');
-  return absl::StrCat(is_v6 ? "[" : "", from, is_v6 ? "]" : "", told.substr(colon));
+  const absl::StatusOr<ListenAddress> address = ParseListenAddress(told);
+  if ((host != "0.0.0.0" && host != "::") || !address.ok()) return told;
+  return ListenAddress{.host = from, .port = address->port}.ToString();
 }
 
 absl::Status CheckProtocolVersion(uint32_t worker_version) {

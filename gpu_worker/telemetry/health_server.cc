@@ -4,6 +4,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "common/base/listen_address.h"
 #include "common/base/status_macros.h"
 #include "common/telemetry/http_page.h"
 #include "grpcpp/health_check_service_interface.h"
@@ -24,11 +25,11 @@ constexpr int kIdleMillis = 10 * 60 * 1000;  // as is one without a call
 
 absl::StatusOr<std::unique_ptr<HealthServer>> HealthServer::Start(const std::string& listen, bool any_address) {
   EPS_RETURN_IF_ERROR(CheckPageAddress(listen, any_address));
+  EPS_ASSIGN_OR_RETURN(ListenAddress address, ParseListenAddress(listen));
   std::unique_ptr<HealthServer> result(new HealthServer());
   grpc::EnableDefaultHealthCheckService(true);
   grpc::ServerBuilder builder;
-  int port = 0;
-  builder.AddListeningPort(listen, grpc::InsecureServerCredentials(), &port);
+  builder.AddListeningPort(listen, grpc::InsecureServerCredentials(), &address.port);
   builder.RegisterCallbackGenericService(&result->others_);
   builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT,
                              0);  // two workers at one address would each get some of the calls
@@ -38,10 +39,10 @@ absl::StatusOr<std::unique_ptr<HealthServer>> HealthServer::Start(const std::str
   builder.SetMaxReceiveMessageSize(kMaxMessageBytes);
   builder.SetResourceQuota(grpc::ResourceQuota("gpu_worker_health").Resize(kQuotaBytes));
   result->server_ = builder.BuildAndStart();
-  if (result->server_ == nullptr || port == 0) {
+  if (result->server_ == nullptr || address.port == 0) {
     return absl::UnavailableError(absl::StrCat("cannot listen on ", listen, ": gRPC's log says why"));
   }
-  result->address_ = absl::StrCat(listen.substr(0, listen.rfind(':')), ":", port);
+  result->address_ = address.ToString();
   result->SetServing(false);
   return result;
 }
