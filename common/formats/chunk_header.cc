@@ -1,11 +1,11 @@
 #include "common/formats/chunk_header.h"
 
 #include <limits>
-#include <type_traits>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "common/base/little_endian.h"
 #include "common/model/model_spec.h"
 
 namespace eps {
@@ -19,19 +19,6 @@ constexpr int kMagicAt = 0, kFormatAt = 4, kKindAt = 6, kDtypeAt = 7, kIncarnati
               kUseAt = 28, kFirstAt = 32, kCountAt = 36, kChunkAt = 40, kPayloadAt = 44, kNonfiniteAt = 48,
               kContributionAt = 52, kReservedAt = 56;
 
-template <typename T>
-void Store(std::array<std::byte, kChunkHeaderBytes>& bytes, int offset, T value) {
-  const auto bits = static_cast<std::make_unsigned_t<T>>(value);
-  for (size_t i = 0; i < sizeof(T); ++i) bytes[offset + i] = static_cast<std::byte>(bits >> (8 * i) & 0xFF);
-}
-
-template <typename T>
-T Load(absl::Span<const std::byte> bytes, int offset) {
-  uint64_t bits = 0;
-  for (size_t i = 0; i < sizeof(T); ++i) bits |= std::to_integer<uint64_t>(bytes[offset + i]) << (8 * i);
-  return static_cast<T>(bits);
-}
-
 template <typename Found>
 absl::Status Bad(absl::string_view field, int offset, Found found, absl::string_view wanted) {
   return absl::InvalidArgumentError(
@@ -39,19 +26,19 @@ absl::Status Bad(absl::string_view field, int offset, Found found, absl::string_
 }
 
 absl::Status CheckPreamble(absl::Span<const std::byte> bytes) {
-  if (const auto magic = Load<uint32_t>(bytes, kMagicAt); magic != kMagic) {
+  if (const auto magic = LoadLittleEndian<uint32_t>(bytes, kMagicAt); magic != kMagic) {
     return Bad("magic", kMagicAt, absl::StrCat("0x", absl::Hex(magic, absl::kZeroPad8)), "0x43535045 (\"EPSC\")");
   }
-  if (const auto format = Load<uint16_t>(bytes, kFormatAt); format != kChunkFormat) {
+  if (const auto format = LoadLittleEndian<uint16_t>(bytes, kFormatAt); format != kChunkFormat) {
     return Bad("format", kFormatAt, format, absl::StrCat(kChunkFormat));
   }
-  if (const auto kind = Load<uint8_t>(bytes, kKindAt); kind != 1 && kind != 2) {
+  if (const auto kind = LoadLittleEndian<uint8_t>(bytes, kKindAt); kind != 1 && kind != 2) {
     return Bad("kind", kKindAt, kind, "1 (weights) or 2 (gradient)");
   }
-  if (const auto dtype = Load<uint8_t>(bytes, kDtypeAt); !IsDtype(dtype)) {
+  if (const auto dtype = LoadLittleEndian<uint8_t>(bytes, kDtypeAt); !IsDtype(dtype)) {
     return Bad("dtype", kDtypeAt, dtype, std::string(kDtypeValues));
   }
-  if (const auto reserved = Load<uint64_t>(bytes, kReservedAt); reserved != 0) {
+  if (const auto reserved = LoadLittleEndian<uint64_t>(bytes, kReservedAt); reserved != 0) {
     return Bad("reserved", kReservedAt, reserved, "0");
   }
   return absl::OkStatus();
@@ -103,20 +90,21 @@ absl::Status CheckNumbers(const ChunkHeader& header) {
 std::array<std::byte, kChunkHeaderBytes> EncodeChunkHeader(const ChunkHeader& header) {
   static_assert(kMaxPayloadBytes == 1 << 20);  // a message of the data plane is at most 1 MiB + 64 B
   std::array<std::byte, kChunkHeaderBytes> bytes{};
-  Store(bytes, kMagicAt, kMagic);
-  Store(bytes, kFormatAt, kChunkFormat);
-  Store(bytes, kKindAt, static_cast<uint8_t>(header.kind));
-  Store(bytes, kDtypeAt, static_cast<uint8_t>(header.dtype));
-  Store(bytes, kIncarnationAt, header.incarnation);
-  Store(bytes, kStepAt, header.step);
-  Store(bytes, kBlobAt, header.blob.value());
-  Store(bytes, kUseAt, header.use);
-  Store(bytes, kFirstAt, static_cast<int32_t>(header.node.first));
-  Store(bytes, kCountAt, static_cast<int32_t>(header.node.count));
-  Store(bytes, kChunkAt, header.chunk);
-  Store(bytes, kPayloadAt, header.payload_bytes);
-  Store(bytes, kNonfiniteAt, header.nonfinite_vnode);
-  Store(bytes, kContributionAt, header.contribution);
+  const absl::Span<std::byte> fields = absl::MakeSpan(bytes);
+  StoreLittleEndian(fields, kMagicAt, kMagic);
+  StoreLittleEndian(fields, kFormatAt, kChunkFormat);
+  StoreLittleEndian(fields, kKindAt, static_cast<uint8_t>(header.kind));
+  StoreLittleEndian(fields, kDtypeAt, static_cast<uint8_t>(header.dtype));
+  StoreLittleEndian(fields, kIncarnationAt, header.incarnation);
+  StoreLittleEndian(fields, kStepAt, header.step);
+  StoreLittleEndian(fields, kBlobAt, header.blob.value());
+  StoreLittleEndian(fields, kUseAt, header.use);
+  StoreLittleEndian(fields, kFirstAt, static_cast<int32_t>(header.node.first));
+  StoreLittleEndian(fields, kCountAt, static_cast<int32_t>(header.node.count));
+  StoreLittleEndian(fields, kChunkAt, header.chunk);
+  StoreLittleEndian(fields, kPayloadAt, header.payload_bytes);
+  StoreLittleEndian(fields, kNonfiniteAt, header.nonfinite_vnode);
+  StoreLittleEndian(fields, kContributionAt, header.contribution);
   return bytes;
 }
 
@@ -127,17 +115,17 @@ absl::StatusOr<ChunkHeader> DecodeChunkHeader(absl::Span<const std::byte> bytes)
   }
   if (absl::Status status = CheckPreamble(bytes); !status.ok()) return status;
   ChunkHeader header;
-  header.kind = static_cast<ChunkKind>(Load<uint8_t>(bytes, kKindAt));
-  header.dtype = static_cast<Dtype>(Load<uint8_t>(bytes, kDtypeAt));
-  header.incarnation = Load<uint64_t>(bytes, kIncarnationAt);
-  header.step = Load<int64_t>(bytes, kStepAt);
-  header.blob = BlobId(Load<int32_t>(bytes, kBlobAt));
-  header.use = Load<int32_t>(bytes, kUseAt);
-  header.node = {Load<int32_t>(bytes, kFirstAt), Load<int32_t>(bytes, kCountAt)};
-  header.chunk = Load<int32_t>(bytes, kChunkAt);
-  header.payload_bytes = Load<uint32_t>(bytes, kPayloadAt);
-  header.nonfinite_vnode = Load<int32_t>(bytes, kNonfiniteAt);
-  header.contribution = Load<uint32_t>(bytes, kContributionAt);
+  header.kind = static_cast<ChunkKind>(LoadLittleEndian<uint8_t>(bytes, kKindAt));
+  header.dtype = static_cast<Dtype>(LoadLittleEndian<uint8_t>(bytes, kDtypeAt));
+  header.incarnation = LoadLittleEndian<uint64_t>(bytes, kIncarnationAt);
+  header.step = LoadLittleEndian<int64_t>(bytes, kStepAt);
+  header.blob = BlobId(LoadLittleEndian<int32_t>(bytes, kBlobAt));
+  header.use = LoadLittleEndian<int32_t>(bytes, kUseAt);
+  header.node = {LoadLittleEndian<int32_t>(bytes, kFirstAt), LoadLittleEndian<int32_t>(bytes, kCountAt)};
+  header.chunk = LoadLittleEndian<int32_t>(bytes, kChunkAt);
+  header.payload_bytes = LoadLittleEndian<uint32_t>(bytes, kPayloadAt);
+  header.nonfinite_vnode = LoadLittleEndian<int32_t>(bytes, kNonfiniteAt);
+  header.contribution = LoadLittleEndian<uint32_t>(bytes, kContributionAt);
   if (absl::Status status = CheckNumbers(header); !status.ok()) return status;
   return header;
 }

@@ -8,6 +8,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
 #include "common/base/byte_size.h"
+#include "common/base/little_endian.h"
 #include "common/base/status_macros.h"
 
 namespace eps {
@@ -17,13 +18,6 @@ constexpr uint32_t kMagic = 0x44535045;  // "EPSD" as little-endian bytes
 constexpr int64_t kMagicAt = 0, kFormatAt = 4, kTokenBytesAt = 6, kFlagsAt = 7, kNumTokensAt = 8, kNumDocumentsAt = 16,
                   kClassNamesBytesAt = 24, kFingerprintAt = 32;
 constexpr int64_t kAlignBytes = 8;
-
-template <typename T>
-T Load(absl::Span<const std::byte> bytes, int64_t offset) {
-  uint64_t bits = 0;
-  for (size_t i = 0; i < sizeof(T); ++i) bits |= std::to_integer<uint64_t>(bytes[offset + i]) << (8 * i);
-  return static_cast<T>(bits);
-}
 
 template <typename Found>
 absl::Status Bad(absl::string_view field, int64_t offset, Found found, absl::string_view wanted) {
@@ -71,20 +65,21 @@ absl::Status DocumentIndexBytes::CheckHeader() {
     return absl::InvalidArgumentError(
         absl::StrCat(bytes_.size(), " bytes, must be at least the ", kDocumentIndexHeaderBytes, " of the header"));
   }
-  if (const auto magic = Load<uint32_t>(bytes_, kMagicAt); magic != kMagic) {
+  if (const auto magic = LoadLittleEndian<uint32_t>(bytes_, kMagicAt); magic != kMagic) {
     return Bad("magic", kMagicAt, absl::StrCat("0x", absl::Hex(magic, absl::kZeroPad8)), "0x44535045 (\"EPSD\")");
   }
-  if (const auto format = Load<uint16_t>(bytes_, kFormatAt); format != kDocumentIndexFormat) {
+  if (const auto format = LoadLittleEndian<uint16_t>(bytes_, kFormatAt); format != kDocumentIndexFormat) {
     return Bad("format", kFormatAt, format, absl::StrCat(kDocumentIndexFormat));
   }
-  token_bytes_ = Load<uint8_t>(bytes_, kTokenBytesAt);
+  token_bytes_ = LoadLittleEndian<uint8_t>(bytes_, kTokenBytesAt);
   if (token_bytes_ != 2 && token_bytes_ != 4) return Bad("token_bytes", kTokenBytesAt, token_bytes_, "2 or 4");
-  flags_ = Load<uint8_t>(bytes_, kFlagsAt);
+  flags_ = LoadLittleEndian<uint8_t>(bytes_, kFlagsAt);
   if ((flags_ & ~kAllDocumentIndexFlags) != 0) {
     return Bad("flags", kFlagsAt, flags_, absl::StrCat("a sum of 1, 2, 4 and 8"));
   }
   // Compared as they are written: a number beyond int64_t is too large as well.
-  const auto tokens = Load<uint64_t>(bytes_, kNumTokensAt), documents = Load<uint64_t>(bytes_, kNumDocumentsAt);
+  const auto tokens = LoadLittleEndian<uint64_t>(bytes_, kNumTokensAt),
+             documents = LoadLittleEndian<uint64_t>(bytes_, kNumDocumentsAt);
   if (tokens < 1 || tokens > uint64_t{kMaxIndexedTokens}) {
     return Bad("num_tokens", kNumTokensAt, tokens, absl::StrCat("in [1, ", kMaxIndexedTokens, "]"));
   }
@@ -93,7 +88,7 @@ absl::Status DocumentIndexBytes::CheckHeader() {
                absl::StrCat("in [1, ", tokens, "]: no document without tokens"));
   }
   const bool may_have_names = (flags_ & kHasLabels) != 0;
-  const auto names_bytes = Load<uint64_t>(bytes_, kClassNamesBytesAt);
+  const auto names_bytes = LoadLittleEndian<uint64_t>(bytes_, kClassNamesBytesAt);
   if (names_bytes > (may_have_names ? uint64_t{kMaxClassNamesBytes} : 0)) {
     return Bad("class_names_bytes", kClassNamesBytesAt, names_bytes,
                may_have_names ? absl::StrCat("at most ", kMaxClassNamesBytes) : "0 without labels");
@@ -114,10 +109,11 @@ absl::Status DocumentIndexBytes::CheckLength() const {
 absl::Status DocumentIndexBytes::CheckFirstTokens() const {
   const auto offset = [this](int64_t document) { return sections_.first_tokens + 8 * document; };
   const auto name = [](int64_t document) { return absl::StrCat("first_tokens[", document, "]"); };
-  if (const auto first = Load<uint64_t>(bytes_, offset(0)); first != 0) return Bad(name(0), offset(0), first, "0");
+  if (const auto first = LoadLittleEndian<uint64_t>(bytes_, offset(0)); first != 0)
+    return Bad(name(0), offset(0), first, "0");
   uint64_t before = 0;
   for (int64_t document = 1; document <= num_documents_; ++document) {
-    const auto first = Load<uint64_t>(bytes_, offset(document));
+    const auto first = LoadLittleEndian<uint64_t>(bytes_, offset(document));
     if (first <= before) {
       return Bad(name(document), offset(document), first, absl::StrCat("above ", before, ", the one before"));
     }
@@ -128,8 +124,8 @@ absl::Status DocumentIndexBytes::CheckFirstTokens() const {
   }
   if ((flags_ & kHasCounted) == 0) return absl::OkStatus();
   const int64_t last = sections_.counted + num_tokens_ / 8;  // bits of it may be filling too
-  if (num_tokens_ % 8 != 0 && (Load<uint8_t>(bytes_, last) >> (num_tokens_ % 8)) != 0) {
-    return Bad("counted", last, Load<uint8_t>(bytes_, last),
+  if (num_tokens_ % 8 != 0 && (LoadLittleEndian<uint8_t>(bytes_, last) >> (num_tokens_ % 8)) != 0) {
+    return Bad("counted", last, LoadLittleEndian<uint8_t>(bytes_, last),
                absl::StrCat("0 in the bits from token ", num_tokens_, " on"));
   }
   return CheckPadding(sections_.counted + (num_tokens_ + 7) / 8, sections_.labels, "counted");
@@ -139,7 +135,7 @@ absl::Status DocumentIndexBytes::CheckLabels() const {
   if ((flags_ & kHasLabels) == 0) return absl::OkStatus();
   for (int64_t document = 0; document < num_documents_; ++document) {
     const int64_t offset = sections_.labels + 4 * document;
-    if (const auto label = Load<int32_t>(bytes_, offset); label < 0) {
+    if (const auto label = LoadLittleEndian<int32_t>(bytes_, offset); label < 0) {
       return Bad(absl::StrCat("labels[", document, "]"), offset, label, "at least 0");
     }
   }
@@ -150,7 +146,8 @@ absl::Status DocumentIndexBytes::CheckSecondParts() const {
   if ((flags_ & kHasSecondParts) == 0) return absl::OkStatus();
   for (int64_t document = 0; document < num_documents_; ++document) {
     const int64_t offset = sections_.second_parts + 4 * document;
-    const int64_t part = Load<uint32_t>(bytes_, offset), length = first_token(document + 1) - first_token(document);
+    const int64_t part = LoadLittleEndian<uint32_t>(bytes_, offset),
+                  length = first_token(document + 1) - first_token(document);
     if (part < 1 || part > length) {
       return Bad(absl::StrCat("second_parts[", document, "]"), offset, part,
                  absl::StrCat("in [1, ", length, "], the document's tokens"));
@@ -162,7 +159,7 @@ absl::Status DocumentIndexBytes::CheckSecondParts() const {
 absl::Status DocumentIndexBytes::CheckClassNames() const {
   if (class_names_bytes_ == 0) return absl::OkStatus();
   const int64_t last = sections_.class_names + class_names_bytes_ - 1;
-  if (const auto byte = Load<uint8_t>(bytes_, last); byte != '\n')
+  if (const auto byte = LoadLittleEndian<uint8_t>(bytes_, last); byte != '\n')
     return Bad("class_names", last, byte, "10, a line's end");
   EPS_RETURN_IF_ERROR(CheckPadding(last + 1, sections_.end, "class_names"));
   const std::vector<std::string> names = class_names();
@@ -180,7 +177,7 @@ absl::Status DocumentIndexBytes::CheckClassNames() const {
 
 absl::Status DocumentIndexBytes::CheckPadding(int64_t begin, int64_t end, const char* section) const {
   for (int64_t offset = begin; offset < end; ++offset) {
-    const auto byte = Load<uint8_t>(bytes_, offset);
+    const auto byte = LoadLittleEndian<uint8_t>(bytes_, offset);
     if (byte != 0) return Bad(absl::StrCat("filling after ", section), offset, byte, "0");
   }
   return absl::OkStatus();
@@ -192,7 +189,7 @@ std::string DocumentIndexBytes::fingerprint_hex() const {
 }
 
 int64_t DocumentIndexBytes::first_token(int64_t document) const {
-  return Load<int64_t>(bytes_, sections_.first_tokens + 8 * document);
+  return LoadLittleEndian<int64_t>(bytes_, sections_.first_tokens + 8 * document);
 }
 
 bool DocumentIndexBytes::is_counted(int64_t token) const {
@@ -204,19 +201,20 @@ int64_t DocumentIndexBytes::num_counted(int64_t begin, int64_t end) const {
   if ((flags_ & kHasCounted) == 0) return end - begin;
   int64_t counted = 0;
   for (; begin < end && begin % 8 != 0; ++begin) counted += is_counted(begin) ? 1 : 0;
-  for (; end - begin >= 8; begin += 8) counted += std::popcount(Load<uint8_t>(bytes_, sections_.counted + begin / 8));
+  for (; end - begin >= 8; begin += 8)
+    counted += std::popcount(LoadLittleEndian<uint8_t>(bytes_, sections_.counted + begin / 8));
   for (; begin < end; ++begin) counted += is_counted(begin) ? 1 : 0;
   return counted;
 }
 
 std::optional<int32_t> DocumentIndexBytes::label(int64_t document) const {
   if ((flags_ & kHasLabels) == 0) return std::nullopt;
-  return Load<int32_t>(bytes_, sections_.labels + 4 * document);
+  return LoadLittleEndian<int32_t>(bytes_, sections_.labels + 4 * document);
 }
 
 int64_t DocumentIndexBytes::second_part(int64_t document) const {
   if ((flags_ & kHasSecondParts) == 0) return first_token(document + 1) - first_token(document);
-  return Load<uint32_t>(bytes_, sections_.second_parts + 4 * document);
+  return LoadLittleEndian<uint32_t>(bytes_, sections_.second_parts + 4 * document);
 }
 
 std::vector<std::string> DocumentIndexBytes::class_names() const {

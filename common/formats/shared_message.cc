@@ -2,9 +2,9 @@
 
 #include <algorithm>
 #include <limits>
-#include <type_traits>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/little_endian.h"
 #include "common/base/status_macros.h"
 #include "common/model/model_spec.h"
 
@@ -17,19 +17,6 @@ constexpr uint32_t kMagic = 0x4D535045;  // "EPSM" as little-endian bytes
 constexpr size_t kMagicAt = 0, kFormatAt = 4, kKindAt = 5, kDtypeAt = 6, kCodeAt = 7, kIncarnationAt = 8, kStepAt = 16,
                  kBlobAt = 24, kUseAt = 28, kFirstAt = 32, kCountAt = 36, kNonfiniteAt = 40, kNumberAt = 44,
                  kChunkAt = 48, kNumChunksAt = 52, kOffsetAt = 56;
-
-template <typename T>
-void Store(std::string& bytes, size_t offset, T value) {
-  const auto bits = static_cast<std::make_unsigned_t<T>>(value);
-  for (size_t i = 0; i < sizeof(T); ++i) bytes[offset + i] = static_cast<char>(bits >> (8 * i) & 0xFF);
-}
-
-template <typename T>
-T Load(absl::string_view bytes, size_t offset) {
-  uint64_t bits = 0;
-  for (size_t i = 0; i < sizeof(T); ++i) bits |= uint64_t{static_cast<uint8_t>(bytes[offset + i])} << (8 * i);
-  return static_cast<T>(bits);
-}
 
 template <typename Found>
 absl::Status Bad(absl::string_view field, size_t offset, Found found, absl::string_view wanted) {
@@ -50,21 +37,21 @@ bool IsKind(uint8_t kind) {
 }
 
 absl::Status CheckPreamble(absl::string_view bytes) {
-  if (const auto magic = Load<uint32_t>(bytes, kMagicAt); magic != kMagic) {
+  if (const auto magic = LoadLittleEndian<uint32_t>(bytes, kMagicAt); magic != kMagic) {
     return Bad("magic", kMagicAt, absl::StrCat("0x", absl::Hex(magic, absl::kZeroPad8)), "0x4d535045 (\"EPSM\")");
   }
-  if (const auto format = Load<uint8_t>(bytes, kFormatAt); format != kSharedMessageFormat) {
+  if (const auto format = LoadLittleEndian<uint8_t>(bytes, kFormatAt); format != kSharedMessageFormat) {
     return Bad("format", kFormatAt, int{format}, absl::StrCat(int{kSharedMessageFormat}));
   }
-  const auto kind = Load<uint8_t>(bytes, kKindAt);
+  const auto kind = LoadLittleEndian<uint8_t>(bytes, kKindAt);
   if (!IsKind(kind)) return Bad("kind", kKindAt, int{kind}, "1 to 6 or 17 to 23");
   const bool offer = kind == static_cast<uint8_t>(SharedMessageKind::kOffer);
-  const auto dtype = Load<uint8_t>(bytes, kDtypeAt);
+  const auto dtype = LoadLittleEndian<uint8_t>(bytes, kDtypeAt);
   if (offer ? !IsDtype(dtype) : dtype != 0) {
     return Bad("dtype", kDtypeAt, int{dtype}, offer ? kDtypeValues : "0");
   }
   const bool refused = kind == static_cast<uint8_t>(SharedMessageKind::kRefused);
-  const auto code = Load<uint8_t>(bytes, kCodeAt);
+  const auto code = LoadLittleEndian<uint8_t>(bytes, kCodeAt);
   if (refused ? code < 1 || code > 16 : code != 0) {
     return Bad("status code", kCodeAt, int{code}, refused ? "1 to 16" : "0");
   }
@@ -101,23 +88,24 @@ absl::Status CheckNumbers(const SharedMessage& message) {
 std::string EncodeSharedMessage(const SharedMessage& message) {
   static_assert(kStagingSlotBytes == kChunkElems * 4);
   std::string bytes(kSharedMessageBytes, '\0');
-  Store(bytes, kMagicAt, kMagic);
-  Store(bytes, kFormatAt, kSharedMessageFormat);
-  Store(bytes, kKindAt, static_cast<uint8_t>(message.kind));
-  if (message.kind == SharedMessageKind::kOffer) Store(bytes, kDtypeAt, static_cast<uint8_t>(message.dtype));
-  Store(bytes, kIncarnationAt, message.incarnation);
-  Store(bytes, kStepAt, message.step);
-  Store(bytes, kBlobAt, message.blob.value());
-  Store(bytes, kUseAt, message.use);
-  Store(bytes, kFirstAt, static_cast<int32_t>(message.node.first));
-  Store(bytes, kCountAt, static_cast<int32_t>(message.node.count));
-  Store(bytes, kNonfiniteAt, message.nonfinite_vnode);
-  Store(bytes, kNumberAt, message.number);
-  Store(bytes, kChunkAt, message.chunk);
-  Store(bytes, kNumChunksAt, message.num_chunks);
-  Store(bytes, kOffsetAt, message.offset_bytes);
+  StoreLittleEndian(bytes, kMagicAt, kMagic);
+  StoreLittleEndian(bytes, kFormatAt, kSharedMessageFormat);
+  StoreLittleEndian(bytes, kKindAt, static_cast<uint8_t>(message.kind));
+  if (message.kind == SharedMessageKind::kOffer)
+    StoreLittleEndian(bytes, kDtypeAt, static_cast<uint8_t>(message.dtype));
+  StoreLittleEndian(bytes, kIncarnationAt, message.incarnation);
+  StoreLittleEndian(bytes, kStepAt, message.step);
+  StoreLittleEndian(bytes, kBlobAt, message.blob.value());
+  StoreLittleEndian(bytes, kUseAt, message.use);
+  StoreLittleEndian(bytes, kFirstAt, static_cast<int32_t>(message.node.first));
+  StoreLittleEndian(bytes, kCountAt, static_cast<int32_t>(message.node.count));
+  StoreLittleEndian(bytes, kNonfiniteAt, message.nonfinite_vnode);
+  StoreLittleEndian(bytes, kNumberAt, message.number);
+  StoreLittleEndian(bytes, kChunkAt, message.chunk);
+  StoreLittleEndian(bytes, kNumChunksAt, message.num_chunks);
+  StoreLittleEndian(bytes, kOffsetAt, message.offset_bytes);
   if (message.kind == SharedMessageKind::kRefused) {
-    Store(bytes, kCodeAt, static_cast<uint8_t>(message.refusal.code()));
+    StoreLittleEndian(bytes, kCodeAt, static_cast<uint8_t>(message.refusal.code()));
     const absl::string_view reason = message.refusal.message().substr(0, kMaxRefusalBytes);
     bytes.append(reason.data(), reason.size());
   }
@@ -131,21 +119,22 @@ absl::StatusOr<SharedMessage> DecodeSharedMessage(absl::string_view bytes) {
   }
   EPS_RETURN_IF_ERROR(CheckPreamble(bytes));
   SharedMessage message;
-  message.kind = static_cast<SharedMessageKind>(Load<uint8_t>(bytes, kKindAt));
-  if (message.kind == SharedMessageKind::kOffer) message.dtype = static_cast<Dtype>(Load<uint8_t>(bytes, kDtypeAt));
-  message.incarnation = Load<uint64_t>(bytes, kIncarnationAt);
-  message.step = Load<int64_t>(bytes, kStepAt);
-  message.blob = BlobId(Load<int32_t>(bytes, kBlobAt));
-  message.use = Load<int32_t>(bytes, kUseAt);
-  message.node = {Load<int32_t>(bytes, kFirstAt), Load<int32_t>(bytes, kCountAt)};
-  message.nonfinite_vnode = Load<int32_t>(bytes, kNonfiniteAt);
-  message.number = Load<uint32_t>(bytes, kNumberAt);
-  message.chunk = Load<int32_t>(bytes, kChunkAt);
-  message.num_chunks = Load<int32_t>(bytes, kNumChunksAt);
-  message.offset_bytes = Load<int64_t>(bytes, kOffsetAt);
+  message.kind = static_cast<SharedMessageKind>(LoadLittleEndian<uint8_t>(bytes, kKindAt));
+  if (message.kind == SharedMessageKind::kOffer)
+    message.dtype = static_cast<Dtype>(LoadLittleEndian<uint8_t>(bytes, kDtypeAt));
+  message.incarnation = LoadLittleEndian<uint64_t>(bytes, kIncarnationAt);
+  message.step = LoadLittleEndian<int64_t>(bytes, kStepAt);
+  message.blob = BlobId(LoadLittleEndian<int32_t>(bytes, kBlobAt));
+  message.use = LoadLittleEndian<int32_t>(bytes, kUseAt);
+  message.node = {LoadLittleEndian<int32_t>(bytes, kFirstAt), LoadLittleEndian<int32_t>(bytes, kCountAt)};
+  message.nonfinite_vnode = LoadLittleEndian<int32_t>(bytes, kNonfiniteAt);
+  message.number = LoadLittleEndian<uint32_t>(bytes, kNumberAt);
+  message.chunk = LoadLittleEndian<int32_t>(bytes, kChunkAt);
+  message.num_chunks = LoadLittleEndian<int32_t>(bytes, kNumChunksAt);
+  message.offset_bytes = LoadLittleEndian<int64_t>(bytes, kOffsetAt);
   if (message.kind == SharedMessageKind::kRefused) {
-    message.refusal =
-        absl::Status(static_cast<absl::StatusCode>(Load<uint8_t>(bytes, kCodeAt)), bytes.substr(kSharedMessageBytes));
+    message.refusal = absl::Status(static_cast<absl::StatusCode>(LoadLittleEndian<uint8_t>(bytes, kCodeAt)),
+                                   bytes.substr(kSharedMessageBytes));
   }
   EPS_RETURN_IF_ERROR(CheckNumbers(message));
   return message;

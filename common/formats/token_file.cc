@@ -13,23 +13,17 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/file_util.h"
+#include "common/base/little_endian.h"
 #include "common/base/status_macros.h"
 
 namespace eps {
 namespace {
 
-template <int kBytes>
-uint32_t LoadId(const std::byte* bytes) {
-  uint32_t id = 0;
-  for (int i = 0; i < kBytes; ++i) id |= std::to_integer<uint32_t>(bytes[i]) << (8 * i);
-  return id;
-}
-
 // Copies ids that are below `vocab` and returns how many came before the first that is not.
-template <int kBytes>
-size_t CopyIds(const std::byte* bytes, int64_t vocab, absl::Span<int32_t> ids) {
+template <typename Id>
+size_t CopyIds(absl::Span<const std::byte> bytes, int64_t vocab, absl::Span<int32_t> ids) {
   for (size_t i = 0; i < ids.size(); ++i) {
-    const uint32_t id = LoadId<kBytes>(bytes + i * kBytes);
+    const uint32_t id = LoadLittleEndian<Id>(bytes, i * sizeof(Id));
     if (id >= vocab || id > INT32_MAX) return i;
     ids[i] = static_cast<int32_t>(id);
   }
@@ -53,11 +47,11 @@ class OpenTokenFile final : public TokenFile {
     }
     std::vector<std::byte> bytes(static_cast<size_t>(count * token_bytes_));
     EPS_RETURN_IF_ERROR(ReadBytes(first * token_bytes_, absl::MakeSpan(bytes)));
-    const size_t good = token_bytes_ == 1   ? CopyIds<1>(bytes.data(), vocab, ids)
-                        : token_bytes_ == 2 ? CopyIds<2>(bytes.data(), vocab, ids)
-                                            : CopyIds<4>(bytes.data(), vocab, ids);
+    const size_t good = token_bytes_ == 1   ? CopyIds<uint8_t>(bytes, vocab, ids)
+                        : token_bytes_ == 2 ? CopyIds<uint16_t>(bytes, vocab, ids)
+                                            : CopyIds<uint32_t>(bytes, vocab, ids);
     if (good == ids.size()) return absl::OkStatus();
-    return BadId(first + static_cast<int64_t>(good), bytes.data() + good * token_bytes_, vocab);
+    return BadId(first + static_cast<int64_t>(good), IdAt(bytes, good), vocab);
   }
 
  private:
@@ -76,8 +70,13 @@ class OpenTokenFile final : public TokenFile {
     return absl::OkStatus();
   }
 
-  absl::Status BadId(int64_t token, const std::byte* bytes, int64_t vocab) const {
-    const uint32_t id = token_bytes_ == 1 ? LoadId<1>(bytes) : token_bytes_ == 2 ? LoadId<2>(bytes) : LoadId<4>(bytes);
+  uint32_t IdAt(absl::Span<const std::byte> bytes, size_t token) const {
+    const size_t offset = token * static_cast<size_t>(token_bytes_);
+    return token_bytes_ == 1   ? LoadLittleEndian<uint8_t>(bytes, offset)
+           : token_bytes_ == 2 ? LoadLittleEndian<uint16_t>(bytes, offset)
+                               : LoadLittleEndian<uint32_t>(bytes, offset);
+  }
+  absl::Status BadId(int64_t token, uint32_t id, int64_t vocab) const {
     return absl::InvalidArgumentError(absl::StrCat("\"", path_, "\": token ", token, " (byte offset ",
                                                    token * token_bytes_, "): id ", id,
                                                    ", must be below the vocabulary of ", vocab));
