@@ -63,6 +63,7 @@ bool CancelledWithin(const ProgramWatch& watch, absl::Duration time) {
   const int null_fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
   if (null_fd < 0) _exit(127);  // else the terminal would stay its input
   dup2(null_fd, STDIN_FILENO);
+  fcntl(STDIN_FILENO, F_SETFD, 0);  // where that is null_fd itself, which would be closed now
   dup2(log_fd, STDOUT_FILENO);
   dup2(log_fd, STDERR_FILENO);
   execv(argv[0], argv);

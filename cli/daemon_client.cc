@@ -14,7 +14,6 @@
 #include "cli/common_flags.h"
 #include "cli/run_report.h"
 #include "common/base/exit_code.h"
-#include "common/base/file_util.h"
 #include "common/base/flags.h"
 #include "common/base/status_macros.h"
 #include "common/base/thread.h"

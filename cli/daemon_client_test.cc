@@ -5,11 +5,9 @@
 #include <utility>
 
 #include "CLI/CLI.hpp"
-#include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "cli/command.h"
 #include "common/base/exit_code.h"
-#include "common/base/file_util.h"
 #include "common/run_folder/run_folder.h"
 #include "common/security/secret_file.h"
 #include "common/testing/status_matchers.h"

@@ -84,6 +84,8 @@ absl::StatusOr<RunConfig> LoadRunToTrain(const Preflight& preflight) {
 
 absl::StatusOr<RunOutline> CheckBeforeTraining(const Preflight& preflight) {
   EPS_RETURN_IF_ERROR(CheckDevice(preflight.worker));
+  // A folder that cannot be read is not one without checkpoints.
+  EPS_RETURN_IF_ERROR(RunFolder(preflight.out).checkpoints().HoldsAny().status());
   EPS_ASSIGN_OR_RETURN(const RunConfig run, LoadRunToTrain(preflight));
   if (!preflight.resume) EPS_RETURN_IF_ERROR(RunFolder(preflight.out).CheckHoldsNoRun());
   RunOutline outline = {.steps = run.steps,

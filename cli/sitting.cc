@@ -20,6 +20,7 @@
 #include "cli/progress.h"
 #include "cli/run_report.h"
 #include "common/base/exit_code.h"
+#include "common/base/file_util.h"
 #include "common/base/memory_room.h"
 #include "common/base/state_names.h"
 #include "common/base/status_macros.h"
@@ -252,7 +253,8 @@ SittingEnd Sitting::Watch() {
       // Nobody can finish the step: the daemon ends with the checkpoint that stands. One that was told to end does so
       // by itself, and a second signal would cost the checkpoint that it may be writing.
       none_left_ = true;
-      if (!interrupted_at_.has_value()) kill(daemon_.pid, SIGTERM);
+      gave_up_ = !interrupted_at_.has_value();
+      if (gave_up_) kill(daemon_.pid, SIGTERM);
     }
     if (status.ok()) NoteReadyWorkers(*status);
     if (status.ok() && options_.follows_orders) FollowOrders(*status);
@@ -315,6 +317,7 @@ void Sitting::PassOn(int number) {
     return EndChildren();
   }
   interrupted_at_ = now;
+  interrupted_by_ = number;
   replacements_.Stop();
   if (options_.note) options_.note("eps: finishing the step in progress; once more ends at once");
   if (daemon_.running()) kill(daemon_.pid, number);
@@ -324,10 +327,7 @@ SittingEnd Sitting::DaemonEnded() {
   WaitForWorkers();
   const int status = *daemon_.wait_status;
   const int code = WIFEXITED(status) ? WEXITSTATUS(status) : kExitFailed;
-  if (code == kExitDone) {
-    return {.does_not_fit = std::any_of(workers_.begin(), workers_.end(),
-                                        [](const Worker& worker) { return DoesNotFit(worker.process); })};
-  }
+  if (code == kExitDone) return {.too_small = TooSmall()};
   if (at_once_) {
     return {.exit_code = kExitFailed,
             .errors = {absl::StrCat("ended at once, by a ", options_.end_at_once ? "" : "second ", "signal; ",
@@ -338,9 +338,13 @@ SittingEnd Sitting::DaemonEnded() {
     RemoveNewFolder();  // nothing was started
     return {.exit_code = code, .errors = {words}};
   }
-  // A service manager may have asked the workers before us: they left, and the daemon ended as well as ever.
-  if (EndedForSignal(daemon_) && (!none_left_ || interrupted_at_.has_value())) {
-    return {.exit_code = code, .errors = {absl::StrCat("ended by a signal; ", NewestCheckpointText(options_.out))}};
+  // A service manager may have asked the workers before us: they left, and the daemon ended as well as ever. Of one that
+  // was told to end as they had crashed the signal came too late.
+  const bool all_left =
+      std::all_of(workers_.begin(), workers_.end(), [](const Worker& worker) { return worker.process.ended_well(); });
+  if (EndedForSignal(daemon_) && (!none_left_ || (interrupted_at_.has_value() && (!gave_up_ || all_left)))) {
+    return {.exit_code = interrupted_at_.has_value() ? kExitSignal + interrupted_by_ : code,
+            .errors = {absl::StrCat("ended by a signal; ", NewestCheckpointText(options_.out))}};
   }
   const std::vector<const Worker*> workers = WorkersThatCount();
   if (!workers.empty() &&
@@ -349,10 +353,11 @@ SittingEnd Sitting::DaemonEnded() {
     const ChildProcess& first = workers.front()->process;
     const std::string why = LastWords(first);
     RemoveNewFolder();
-    return {.exit_code = kExitDoesNotFit, .errors = {why.empty() ? Ended(first) : why}, .does_not_fit = true};
+    return {.exit_code = kExitDoesNotFit, .errors = {why.empty() ? Ended(first) : why}, .too_small = TooSmall()};
   }
   const bool is_wanted = interrupted_at_.has_value() || replacements_.run_is_being_stopped();  // that it ends
   SittingEnd end = {.exit_code = kExitFailed,
+                    .too_small = TooSmall(),
                     .may_go_on = (WIFSIGNALED(status) || code == kExitStepLost) && !is_wanted};
   const bool all_let_go = none_left_ && std::all_of(workers.begin(), workers.end(),
                                                     [](const Worker* worker) { return worker->process.ended_well(); });
@@ -361,7 +366,6 @@ SittingEnd Sitting::DaemonEnded() {
   for (const Worker* worker : workers) {
     const ChildProcess& process = worker->process;
     if (process.ended_well() || worker->was_killed) continue;
-    end.does_not_fit = end.does_not_fit || DoesNotFit(process);
     end.errors.push_back(absl::StrCat(process.name, " ended: ", Ended(process)));
   }
   if (none_left_ && !all_let_go) {
@@ -373,6 +377,14 @@ SittingEnd Sitting::DaemonEnded() {
   return end;
 }
 
+std::vector<int> Sitting::TooSmall() const {
+  std::vector<int> workers;
+  for (size_t i = 0; i < workers_.size(); ++i) {
+    if (DoesNotFit(workers_[i].process)) workers.push_back(static_cast<int>(i) + 1);
+  }
+  return workers;
+}
+
 std::vector<const Sitting::Worker*> Sitting::WorkersThatCount() const {
   std::vector<const Worker*> workers;
   for (const Worker& worker : workers_) {
@@ -382,6 +394,9 @@ std::vector<const Sitting::Worker*> Sitting::WorkersThatCount() const {
 }
 
 void Sitting::RemoveNewFolder() {
+  // Another daemon may have been quicker, and have it: then it is that one's. Held while it goes.
+  const absl::StatusOr<FileDescriptor> lock = LockDirectory(options_.out);
+  if (!lock.ok()) return;
   // Whatever a program's exit code says: what was trained stays.
   std::error_code ignored;
   const std::uintmax_t steps_bytes = std::filesystem::file_size(RunFolder(options_.out).metrics(), ignored);

@@ -45,7 +45,7 @@ struct SittingOptions {
 struct SittingEnd {
   int exit_code = 0;                // as `eps train` ends
   std::vector<std::string> errors;  // why, a line each, for people; where the exit code is not 0
-  bool does_not_fit = false;        // a worker said that its device is too small; others may have carried the run out
+  std::vector<int> too_small;       // workers, as WorkerLogFile counts them, that said so of their devices
   int workers = 0;                  // that were started
   int restarts = 0;                 // of these, in place of others
   bool may_go_on = false;           // the daemon crashed, or a step was lost: a resume may go on
@@ -113,6 +113,7 @@ class Sitting {
   static bool HasCrashed(const Worker& worker);
   void ReplaceWorker();
   // Of those that have ended: what counts for how the sitting ended.
+  std::vector<int> TooSmall() const;
   std::vector<const Worker*> WorkersThatCount() const;
   int NumRunning() const;
   void PassOn(int number);
@@ -134,8 +135,10 @@ class Sitting {
   std::vector<Worker> workers_;  // worker i + 1
   OrderFollower orders_;
   WorkerReplacements replacements_;
-  bool none_left_ = false;  // the last worker has died, and the daemon was told to end for that
+  bool none_left_ = false;  // the last worker has died
+  bool gave_up_ = false;    // and the daemon was told to end for that, and for no signal
   std::optional<std::chrono::steady_clock::time_point> interrupted_at_;  // by the first signal
+  int interrupted_by_ = 0;                                               // that one
   bool at_once_ = false;  // children were ended before they could end by themselves
 };
 

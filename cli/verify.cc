@@ -192,7 +192,8 @@ class Verification {
       if (forward.size() > before) continue;
       const std::string why = absl::StrCat("worker ", worker, " computed nothing: ",
                                            LastWords({.name = "gpu_worker", .log_path = WorkerLogFile(out, worker)}));
-      return end.does_not_fit ? absl::ResourceExhaustedError(why) : absl::InternalError(why);
+      const bool is_too_small = std::count(end.too_small.begin(), end.too_small.end(), worker) > 0;
+      return is_too_small ? absl::ResourceExhaustedError(why) : absl::InternalError(why);
     }
     return forward;
   }
@@ -229,7 +230,7 @@ class Verification {
     const SittingEnd end = Sitting(std::move(options), &signals_).Run();
     if (end.exit_code == kExitDone) return end;
     const std::string why = end.errors.empty() ? "" : end.errors.front();
-    return end.does_not_fit ? absl::ResourceExhaustedError(why) : absl::InternalError(why);
+    return end.too_small.empty() ? absl::InternalError(why) : absl::ResourceExhaustedError(why);
   }
 
   absl::Status CompareWithBaseline(const std::vector<StepDigests>& digests, const ForwardDigests& forward,

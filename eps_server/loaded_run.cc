@@ -48,9 +48,11 @@ absl::Status BeginStage(LongWork& work, const char* what) {
 
 class RunLoader {
  public:
-  RunLoader(const DaemonOptions& options, const RunFolder& folder, LongWork& work, LoadedRun& run)
+  RunLoader(const DaemonOptions& options, const RunFolder& folder, std::function<absl::Status()> claim, LongWork& work,
+            LoadedRun& run)
       : options_(options),
         folder_(folder),
+        claim_(std::move(claim)),
         work_(work),
         run_(run),
         goes_on_(options.resume && folder.HoldsCheckpoints()) {}
@@ -135,7 +137,7 @@ class RunLoader {
 
   absl::Status Resume() {
     EPS_ASSIGN_OR_RETURN(run_.checkpointer,
-                         Checkpointer::Create(folder_.checkpoints().path(), run_.model, run_.config));
+                         Checkpointer::Create(folder_.checkpoints().path(), run_.model, run_.config, claim_));
     EPS_ASSIGN_OR_RETURN(run_.state, run_.checkpointer->LoadLatest(*run_.store, &work_));
     LogInfo("run_resumed", {{"checkpoint", run_.checkpointer->LatestPath()}, {"step", run_.state.version.value()}});
     return absl::OkStatus();
@@ -179,6 +181,7 @@ class RunLoader {
 
   const DaemonOptions& options_;
   const RunFolder& folder_;
+  const std::function<absl::Status()> claim_;
   LongWork& work_;
   LoadedRun& run_;
   const bool goes_on_;  // from a checkpoint; false: from the start, --resume or not
@@ -196,8 +199,9 @@ absl::Status ReadRun(const DaemonOptions& options, const RunFolder& folder, Load
   return absl::OkStatus();
 }
 
-absl::Status LoadRun(const DaemonOptions& options, const RunFolder& folder, LongWork& work, LoadedRun& run) {
-  return RunLoader(options, folder, work, run).Load();
+absl::Status LoadRun(const DaemonOptions& options, const RunFolder& folder, std::function<absl::Status()> claim,
+                     LongWork& work, LoadedRun& run) {
+  return RunLoader(options, folder, std::move(claim), work, run).Load();
 }
 
 }  // namespace eps::server

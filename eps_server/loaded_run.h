@@ -1,6 +1,7 @@
 #ifndef EPS_SERVER_LOADED_RUN_H_
 #define EPS_SERVER_LOADED_RUN_H_
 
+#include <functional>
 #include <memory>
 #include <optional>
 
@@ -37,8 +38,9 @@ struct LoadedRun {
 // What is quick: config and source. Changes nothing. Errors: Daemon::Create's
 absl::Status ReadRun(const DaemonOptions& options, const RunFolder& folder, LoadedRun& run);
 // The rest, which may take minutes: `work` is told how far it is. `folder` is there; nothing is left in it but tokens of
-// data that has none yet. Errors: Daemon::Create's
-absl::Status LoadRun(const DaemonOptions& options, const RunFolder& folder, LongWork& work, LoadedRun& run);
+// data that has none yet. `claim`: its Checkpointer's. Errors: Daemon::Create's
+absl::Status LoadRun(const DaemonOptions& options, const RunFolder& folder, std::function<absl::Status()> claim,
+                     LongWork& work, LoadedRun& run);
 
 }  // namespace eps::server
 

@@ -20,6 +20,9 @@ class OutFolder {
   // Makes it, if it is not there, and takes it. Errors: Claim's · the system's
   absl::Status Make();
   void Keep() { made_.Keep(); }
+  // Whether the folder of that path is still this one. Where it was moved away, or is gone, one is made in its place, and
+  // taken. Errors: FAILED_PRECONDITION another process has that one · the system's
+  absl::Status Reclaim();
 
  private:
   const std::string path_;

@@ -1,6 +1,5 @@
 #include "eps_server/training_daemon.h"
 
-#include <algorithm>
 #include <filesystem>
 #include <memory>
 #include <optional>
@@ -78,7 +77,8 @@ class TrainingDaemon final : public Daemon {
     // What comes now may take long.
     EPS_RETURN_IF_ERROR(out_.Make());
     EPS_ASSIGN_OR_RETURN(front_, DaemonFront::Open(options_, listen_, std::move(rpc_options), identity_, &work_));
-    return LoadRun(options_, folder_, work_, run_);
+    return LoadRun(
+        options_, folder_, [this] { return out_.Reclaim(); }, work_, run_);
   }
 
   // Makes everything that writes into the folder, which stays from now on.
@@ -95,8 +95,8 @@ class TrainingDaemon final : public Daemon {
       EPS_RETURN_IF_ERROR(KeepModelSource(*std::exchange(run_.source, std::nullopt), folder_.path()));
     }
     if (run_.checkpointer == nullptr) {
-      EPS_ASSIGN_OR_RETURN(run_.checkpointer,
-                           Checkpointer::Create(folder_.checkpoints().path(), run_.model, run_.config));
+      EPS_ASSIGN_OR_RETURN(run_.checkpointer, Checkpointer::Create(folder_.checkpoints().path(), run_.model,
+                                                                   run_.config, [this] { return out_.Reclaim(); }));
     }
     EPS_ASSIGN_OR_RETURN(metrics_,
                          MetricsLog::Open(folder_, run_.config.evaluation.is_on(), run_.state.version.value()));
@@ -238,6 +238,7 @@ class TrainingDaemon final : public Daemon {
   }
 
   absl::Status Report(const RunStatus& status, const std::vector<double>& losses) {
+    EPS_RETURN_IF_ERROR(out_.Reclaim());
     EPS_RETURN_IF_ERROR(WriteFileAtomically(folder_.loss_curve(), LossSvg(losses)));
     return WriteFileAtomically(folder_.summary(), SummaryJson(status, losses, run_.state.train_seconds));
   }

@@ -25,7 +25,8 @@ constexpr absl::Duration kFirstWait = absl::Milliseconds(100);
 constexpr absl::Duration kLongestWait = absl::Seconds(2);
 constexpr absl::Duration kSayStarting = absl::Seconds(30);
 
-// The same again later may work: the daemon is away, was restarted, or has given up this worker's lease.
+// The same again later may work: the daemon is away, was restarted, or has given up this worker's lease. Not so where the
+// run has failed (FAILED_PRECONDITION).
 bool MayRetry(const absl::Status& status) {
   switch (status.code()) {
     case absl::StatusCode::kUnavailable:

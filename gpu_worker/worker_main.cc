@@ -1,5 +1,6 @@
 #include "gpu_worker/worker_main.h"
 
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -15,12 +16,15 @@
 
 #include "CLI/CLI.hpp"
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "common/base/control_groups.h"
 #include "common/base/exit_code.h"
 #include "common/base/flags.h"
 #include "common/base/malloc_settings.h"
+#include "common/base/open_files.h"
 #include "common/base/signal_watcher.h"
 #include "common/base/status_macros.h"
 #include "common/base/thread.h"
@@ -193,7 +197,7 @@ struct OpenedFiles {
   std::unique_ptr<ForwardLog> digests;
   std::unique_ptr<TraceLog> trace;
 };
-// And what it reads and shows: profile and credentials. Errors: naming the file
+// Reads the profile and what the doors want, too, into `options`. Errors: naming the file
 absl::StatusOr<OpenedFiles> OpenFiles(const Flags& flags, WorkerOptions& options) {
   const std::string chosen = ChooseProfile(flags.profile, options.device, options.threads, flags.vectors);
   if (chosen != kNominalProfile) {
@@ -213,14 +217,22 @@ absl::StatusOr<OpenedFiles> OpenFiles(const Flags& flags, WorkerOptions& options
   return files;
 }
 
+// Libraries end the process where they get none.
+absl::Status CheckOpenFiles() {
+  rlimit limit = {};
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= kFilesOfAWorker) return absl::OkStatus();
+  return absl::FailedPreconditionError(absl::StrCat("needs ", kFilesOfAWorker, " open files, and the system allows ",
+                                                    limit.rlim_cur, ": raise it (ulimit -n, LimitNOFILE=)"));
+}
+
 int Run(const Flags& flags) {
   WorkerOptions options = flags.options;
   auto signals = SignalWatcher::Create();  // before any thread
   if (!signals.ok()) return Report(signals.status(), kExitFailed);
-  const absl::StatusOr<OpenedFiles> files = OpenFiles(flags, options);
-  if (!files.ok()) return Report(files.status(), StartExitCode(files.status()));
   const absl::Status room = CheckThreadRoom(WorkerThreads(options.threads));
   if (!room.ok()) return Report(room, kExitFailed);
+  const absl::StatusOr<OpenedFiles> files = OpenFiles(flags, options);
+  if (!files.ok()) return Report(files.status(), StartExitCode(files.status()));
   LeaveRequest leave([](int code) { _exit(code); });
   options.leave = &leave;
   const std::unique_ptr<SignalWatcher> watcher = *std::move(signals);  // ends before what it calls
@@ -259,6 +271,7 @@ int WorkerMain(int argc, char** argv, WorkerHooks hooks) {
     return app.exit(error) == 0 ? kExitDone : kExitBadInput;
   }
   if (absl::Status status = FinishOptions(flags); !status.ok()) return Report(status, kExitBadInput);
+  if (absl::Status status = CheckOpenFiles(); !status.ok()) return Report(status, kExitFailed);
   absl::Status done = LimitVectors(flags.vectors);  // before anything computes
   if (done.ok() && !flags.probe && flags.measured_run.empty()) return Run(flags);
   if (done.ok()) done = flags.probe ? Probe(flags.options) : Measure(flags);

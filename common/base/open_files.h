@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <cstdint>
 
-// How many files a daemon may come to have open at once: it asks the system for them when it starts, and `eps doctor`
+// How many files a process may come to have open at once. A daemon asks the system for them when it starts, and `eps doctor`
 // says beforehand whether the system will agree.
 namespace eps {
 
@@ -30,6 +30,9 @@ constexpr int64_t ConnectionsWithin(int64_t files) {
   return std::min(left / (1 + kFilesPerSharedMemory), kSharedMemoryConnections) +
          std::max<int64_t>(0, left - (1 + kFilesPerSharedMemory) * kSharedMemoryConnections);
 }
+
+// Of a worker: its connections, the daemon's shared memory and inbox, logs, a device's.
+inline constexpr int64_t kFilesOfAWorker = 64;
 
 }  // namespace eps
 

@@ -82,6 +82,14 @@ absl::StatusOr<std::vector<Version>> CheckpointDirectory::Steps() const {
   return steps;
 }
 
+absl::StatusOr<bool> CheckpointDirectory::HoldsAny() const {
+  EPS_ASSIGN_OR_RETURN(const std::vector<std::string> names, NamesIn(path_));
+  return std::any_of(names.begin(), names.end(), [](absl::string_view name) {
+    absl::ConsumePrefix(&name, kReplaced);
+    return name == kLatestFile || ParseStepFolderName(name).has_value();
+  });
+}
+
 std::optional<Version> CheckpointDirectory::Latest() const {
   const absl::StatusOr<std::string> text = ReadFile(absl::StrCat(path_, "/", kLatestFile), kMaxLatestBytes);
   if (!text.ok()) return std::nullopt;

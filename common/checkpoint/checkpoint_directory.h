@@ -37,6 +37,9 @@ class CheckpointDirectory {
 
   // Of every checkpoint, newest first; none if the directory is not there. Errors: the system's
   absl::StatusOr<std::vector<Version>> Steps() const;
+  // Whether there is a checkpoint, or was: `latest` may name a folder that is gone, and one may stand aside for its
+  // replacement. Errors: the system's
+  absl::StatusOr<bool> HoldsAny() const;
   // What `latest` names; nullopt if it is not there, says something else, or names a folder that is gone.
   std::optional<Version> Latest() const;
 

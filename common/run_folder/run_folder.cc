@@ -1,24 +1,29 @@
 #include "common/run_folder/run_folder.h"
 
+#include <limits.h>
+
+#include <cstddef>
 #include <filesystem>
 #include <system_error>
-#include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
-#include "common/base/ids.h"
 #include "common/base/status_macros.h"
 
 namespace eps {
+namespace {
 
-bool RunFolder::HoldsCheckpoints() const {
-  const absl::StatusOr<std::vector<Version>> steps = checkpoints().Steps();
-  return steps.ok() && !steps->empty();
-}
+// What a run puts behind its folder's path: "/checkpoints/.removed-step-00000120/optimizer.safetensors.tmp.4194304.1", with
+// room for more steps and tries.
+constexpr size_t kLongestName = 128;
+
+}  // namespace
+
+bool RunFolder::HoldsCheckpoints() const { return checkpoints().HoldsAny().value_or(false); }
 
 absl::Status RunFolder::CheckHoldsNoRun() const {
-  EPS_ASSIGN_OR_RETURN(const std::vector<Version> steps, checkpoints().Steps());
-  if (steps.empty()) return CheckCanGoOn();
+  EPS_RETURN_IF_ERROR(CheckCanGoOn());
+  if (!HoldsCheckpoints()) return absl::OkStatus();
   return absl::FailedPreconditionError(
       absl::StrCat("--out ", path_,
                    " holds a run already: give --resume to go on from its newest checkpoint, or another folder for a "
@@ -26,8 +31,13 @@ absl::Status RunFolder::CheckHoldsNoRun() const {
 }
 
 absl::Status RunFolder::CheckCanGoOn() const {
+  if (path_.size() + kLongestName > PATH_MAX) {
+    return absl::InvalidArgumentError(absl::StrCat("--out: ", path_.size(), " bytes, at most ", PATH_MAX - kLongestName,
+                                                   ", as the system takes paths of ", PATH_MAX));
+  }
+  EPS_ASSIGN_OR_RETURN(const bool holds_any, checkpoints().HoldsAny());
   std::error_code ignored;
-  if (HoldsCheckpoints() || !std::filesystem::exists(summary(), ignored)) return absl::OkStatus();
+  if (holds_any || !std::filesystem::exists(summary(), ignored)) return absl::OkStatus();
   return absl::FailedPreconditionError(
       absl::StrCat("--out ", path_,
                    " holds a run already, which has ended and left no checkpoint: there is nothing to go on from; give "

@@ -9,7 +9,7 @@
 
 namespace eps {
 
-// A run's folder, OUT: what lies where in it (docs/formats.md, "What a run leaves"), and whether it holds a run.
+// A run's folder, OUT: what lies where in it (docs/formats.md, "The run's folder"), and whether it holds a run.
 class RunFolder {
  public:
   explicit RunFolder(std::string path) : path_(std::move(path)) {}
@@ -31,10 +31,11 @@ class RunFolder {
   // Changes nothing, as a Checkpointer would, which cleans up.
   bool HoldsCheckpoints() const;
   // For a run that begins. Checkpoints that were begun, and none of which was finished, are no run.
-  // Errors: FAILED_PRECONDITION it holds a run · the system's
+  // Errors: FAILED_PRECONDITION it holds a run · CheckCanGoOn's
   absl::Status CheckHoldsNoRun() const;
-  // Whether a run has ended in it that left no checkpoint: there is nothing to go on from.
-  // Errors: FAILED_PRECONDITION so it is
+  // For one that goes on.
+  // Errors: FAILED_PRECONDITION a run has ended in it that left no checkpoint · INVALID_ARGUMENT its files' names would be too
+  //         long · the system's, of a folder that cannot be read
   absl::Status CheckCanGoOn() const;
 
  private:

@@ -32,6 +32,17 @@ TEST(RunFolderTest, ACheckpointIsARunEvenBeforeLatestNamesIt) {
   EXPECT_OK(folder.CheckCanGoOn());
 }
 
+TEST(RunFolderTest, ARunWhoseCheckpointsAreGoneOrStandAsideIsNotBegunAnew) {
+  for (const char* name : {"latest", ".old-step-00000000"}) {
+    const TempDir dir;
+    const RunFolder folder(dir.path());
+    ASSERT_OK(MakeDirs(folder.checkpoints().path()));
+    ASSERT_OK(WriteFileAtomically(folder.checkpoints().path() + "/" + name, "step-00000003\n"));
+    EXPECT_TRUE(folder.HoldsCheckpoints()) << name;
+    EXPECT_THAT(folder.CheckHoldsNoRun(), StatusIs(absl::StatusCode::kFailedPrecondition, "--resume")) << name;
+  }
+}
+
 TEST(RunFolderTest, CheckpointsOfWhichNoneWasFinishedAreNone) {
   const TempDir dir;
   const RunFolder folder(dir.path());
@@ -39,6 +50,22 @@ TEST(RunFolderTest, CheckpointsOfWhichNoneWasFinishedAreNone) {
   EXPECT_OK(folder.CheckHoldsNoRun());
   folder.checkpoints().AbandonWriting(Version(3));
   EXPECT_OK(folder.CheckHoldsNoRun());
+}
+
+TEST(RunFolderTest, APathThatLeavesNoRoomForItsFilesIsRefused) {
+  std::string path = "/tmp";
+  while (path.size() < 3900) path += "/folder";
+  EXPECT_OK(RunFolder(path).CheckCanGoOn());
+  while (path.size() < 4000) path += "/folder";
+  EXPECT_THAT(RunFolder(path).CheckHoldsNoRun(), StatusIs(absl::StatusCode::kInvalidArgument, ", at most 3968"));
+}
+
+TEST(RunFolderTest, ACheckpointsFolderThatCannotBeReadIsNotTakenForNone) {
+  const TempDir dir;
+  const RunFolder folder(dir.path());
+  ASSERT_OK(WriteFileAtomically(folder.checkpoints().path(), "a file, which nobody can list"));
+  ASSERT_OK(WriteFileAtomically(folder.summary(), "{}"));
+  EXPECT_THAT(folder.CheckCanGoOn(), StatusIs(absl::StatusCode::kFailedPrecondition, "list"));
 }
 
 TEST(RunFolderTest, ARunThatHasEndedWithoutCheckpointsLeavesNothingToGoOnFrom) {

@@ -16,7 +16,7 @@ namespace eps {
 //         it belongs to another user · INVALID_ARGUMENT no regular file, or larger than 64 KiB · FileError's
 absl::StatusOr<std::string> ReadSecretFile(const std::string& path);
 
-// Makes `path` with mode 0600 whatever the umask is, and syncs it. After an error it is not there.
+// Makes `path` with mode 0600 whatever the umask is, and syncs it. After any other error than ALREADY_EXISTS it is not there.
 // Errors: ALREADY_EXISTS · FileError's
 absl::Status WriteSecretFile(const std::string& path, absl::string_view content);
 

@@ -142,7 +142,7 @@ absl::Status SetField(const FieldOverride& override_field, const FieldDescriptor
   parser.RecordErrorsTo(&quiet);
   // The parser takes an enumerator's number too.
   const bool is_named = field.enum_type() == nullptr || field.enum_type()->FindValueByName(override_field.value);
-  const bool is_number = field.cpp_type() != FieldDescriptor::CPPTYPE_BOOL;
+  const bool is_number = field.cpp_type() != FieldDescriptor::CPPTYPE_BOOL && field.enum_type() == nullptr;
   if (!is_named || (is_number && IsOctal(override_field.value)) ||
       !parser.ParseFieldValueFromString(override_field.value, &field, &message)) {
     return absl::InvalidArgumentError(

@@ -1,5 +1,6 @@
 #include "eps_server/checkpoint/checkpointer.h"
 
+#include <functional>
 #include <utility>
 
 #include "absl/base/thread_annotations.h"
@@ -30,8 +31,12 @@ constexpr absl::Duration kPromptWriting = absl::Milliseconds(100);
 class FolderCheckpointer final : public Checkpointer {
  public:
   FolderCheckpointer(std::string directory, const ModelSpec& model, const RunConfig& run,
-                     std::unique_ptr<CaptureBuffer> buffer)
-      : directory_(std::move(directory)), model_(model), run_(run), buffer_(std::move(buffer)) {}
+                     std::function<absl::Status()> claim, std::unique_ptr<CaptureBuffer> buffer)
+      : directory_(std::move(directory)),
+        model_(model),
+        run_(run),
+        claim_(std::move(claim)),
+        buffer_(std::move(buffer)) {}
 
   absl::Status Start() {
     EPS_RETURN_IF_ERROR(directory_.CleanUp());
@@ -75,6 +80,7 @@ class FolderCheckpointer final : public Checkpointer {
     copied.Fill();  // before a disk that hangs could hold an update up
     PatientThread patient(
         {.is_awaited = capture.is_awaited, .is_cancelled = capture.is_cancelled, .allowance = kPromptWriting});
+    if (claim_ != nullptr) EPS_RETURN_IF_ERROR(claim_());
     EPS_ASSIGN_OR_RETURN(const std::string aside, directory_.StartWriting(state.version));
     absl::Status status = WriteCheckpointFolder(aside, copied, model_, run_, state, patient);
     if (status.ok()) status = directory_.FinishWriting(state.version);
@@ -157,6 +163,7 @@ class FolderCheckpointer final : public Checkpointer {
   const ModelSpec model_;
   const RunConfig run_;
 
+  const std::function<absl::Status()> claim_;    // null: nothing is asked
   const std::unique_ptr<CaptureBuffer> buffer_;  // used by Write alone
 
   mutable Mutex mu_;
@@ -166,9 +173,11 @@ class FolderCheckpointer final : public Checkpointer {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Checkpointer>> Checkpointer::Create(std::string directory, const ModelSpec& model,
-                                                                   const RunConfig& run) {
+                                                                   const RunConfig& run,
+                                                                   std::function<absl::Status()> claim) {
   EPS_ASSIGN_OR_RETURN(std::unique_ptr<CaptureBuffer> buffer, CaptureBuffer::Create(CaptureBufferBytes(model, run)));
-  auto checkpointer = std::make_unique<FolderCheckpointer>(std::move(directory), model, run, std::move(buffer));
+  auto checkpointer =
+      std::make_unique<FolderCheckpointer>(std::move(directory), model, run, std::move(claim), std::move(buffer));
   EPS_RETURN_IF_ERROR(checkpointer->Start());
   return checkpointer;
 }

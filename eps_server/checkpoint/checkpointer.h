@@ -34,10 +34,12 @@ namespace eps::server {
 // Threads: LatestPath is safe from any; the others one at a time
 class Checkpointer {
  public:
-  // Removes what a killed run left half written; makes nothing before the first Write.
+  // Removes what a killed run left half written; makes nothing before the first Write. `claim`: whether the run still has
+  // the folder; asked before each Write, whose error it becomes. Unset: it has.
   // Errors: the system's, naming the file · RESOURCE_EXHAUSTED no room for checkpoint.buffer_bytes
   static absl::StatusOr<std::unique_ptr<Checkpointer>> Create(std::string directory, const ModelSpec& model,
-                                                              const RunConfig& run);
+                                                              const RunConfig& run,
+                                                              std::function<absl::Status()> claim = nullptr);
   virtual ~Checkpointer() = default;
 
   // How the blobs are taken out of the store.
@@ -68,11 +70,11 @@ class Checkpointer {
 };
 
 // Fills an empty store from a folder that ModelFolder takes, with up to `threads` threads: the same bits for any
-// number. Everything but the values is checked before the first tensor is stored. `work` is told how far it is; null:
+// number. Everything but the values, which must be finite, is checked before the first tensor is stored. `work` is told how far it is; null:
 // nobody is.
 //
 // Memory: beside the store, 1 MiB of values in each thread, whatever the model; the files' pages are the system's
-// Errors: NOT_FOUND, INVALID_ARGUMENT naming file, tensor, shape or dtype found and wanted · CANCELLED by `work`
+// Errors: NOT_FOUND, INVALID_ARGUMENT naming file, tensor, shape, dtype or value found and wanted · CANCELLED by `work`
 absl::Status LoadHuggingFace(const std::string& folder, const ModelSpec& model, int threads, Store& store,
                              LongWork* work = nullptr);
 

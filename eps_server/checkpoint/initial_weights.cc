@@ -115,7 +115,7 @@ absl::Status FillStore(const ModelSpec& model, int threads, Store& store, LongWo
   return status;
 }
 
-// Weights of a run that diverged, or a damaged file: nothing can be trained from there.
+// Weights of a run that diverged, or a damaged file: nothing can be computed with them.
 absl::Status CheckFinite(const std::string& folder, const Part& part, absl::Span<const float> values) {
   const auto wrong = std::find_if(values.begin(), values.end(), [](float value) { return !std::isfinite(value); });
   if (wrong == values.end()) return absl::OkStatus();

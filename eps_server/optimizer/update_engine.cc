@@ -25,7 +25,7 @@ absl::StatusOr<std::unique_ptr<UpdateEngine>> UpdateEngine::Create(Options optio
   if (optimizer.clip == ClipMode::kPerBlob || optimizer.rule == OptimizerRule::kLamb) {
     return NewBlobUpdateEngine(std::move(options));
   }
-  return NewEagerUpdateEngine(std::move(options));
+  return NewChunkUpdateEngine(std::move(options));
 }
 
 }  // namespace eps::server

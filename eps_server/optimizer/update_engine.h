@@ -48,7 +48,7 @@ struct UpdateCounts {
 // oneTBB threads. Frozen ones are nothing to it: they are in no norm and in no callback. Those that a step drops
 // (RunConfig::layer_drop) take their version over unchanged as soon as it is open, and are in no norm.
 //
-// Eager (no clipping, PER_BLOB, LAGGED): a chunk (PER_BLOB, LAMB: a blob) is updated as soon as its
+// It has three modes (update_modes.h). Eager (no clipping, PER_BLOB, LAGGED): a chunk (PER_BLOB, LAMB: a blob) is updated as soon as its
 // gradient is in, after a pass for the norms of each; of several that wait the one that is pulled first comes first.
 // Rows of the token table that no token of the step reads do not wait for the embedding's gradient (unread_rows.h). A
 // gradient that is not finite ends the run: on_failure names step, layer and vnode. Deferred (EXACT; FP16, which scales

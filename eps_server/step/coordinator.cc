@@ -196,7 +196,7 @@ absl::StatusOr<int64_t> CoordinatorImpl::RequestStop(std::string reason) {
     if (over_) return progress_.state().version.value();
     stop_requested_ = true;
     end_ = std::min(end_, step_.value() + (open_.has_value() ? 1 : 0));
-    EndWithoutWorkers(/*were_lost=*/false);
+    EndWithoutWorkers(absl::OkStatus());
     if (!failure_.ok()) return absl::FailedPreconditionError(failure_.message());
     last = end_;
     Wake();

@@ -57,6 +57,7 @@ struct StepInWork {
   std::unique_ptr<VnodeLedger> ledger;  // null until its data is read
   std::optional<double> loss_scale;     // once it is known: the engine may be ahead of a step that lacks records alone
   PassTotals passes;
+  bool lost_vnodes = false;  // of a worker that was lost, whoever has run them again since
 };
 
 // One whose gate is open but that is not committed: some blobs are still being made.
@@ -171,9 +172,10 @@ class CoordinatorImpl final : public Coordinator {
   void EndBeforeStep(absl::Status why) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Of the step in progress: each record and contribution.
   bool IsAllIn() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // Stopped, and nobody is left to finish the step in progress: the run ends before it, unless weights were updated in
-  // it. `were_lost`: those who were to finish it were there when it was stopped; then it has failed, with its checkpoint.
-  void EndWithoutWorkers(bool were_lost) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Stopped, and nobody is left to finish the step in progress: the run ends before it, for `why`, unless weights were
+  // updated in it. Where nobody was there when it was stopped, or who left had no part in the step, that is well.
+  void EndWithoutWorkers(absl::Status why) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  absl::Status Unfinished() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);  // why else
 
   // ---- evaluation: no step is in progress, and all are committed ----
 

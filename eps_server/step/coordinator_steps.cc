@@ -76,7 +76,7 @@ void CoordinatorImpl::Advance(Actions& actions) {
   if (!open_.has_value() && step_.value() < end_ && !EvaluationComesFirst() && MayBegin()) OpenStep(actions);
   SendGroupOrders(actions);  // before the assignments, which may belong to them
   if (ledger() != nullptr) AssignVnodes(actions);
-  EndWithoutWorkers(/*were_lost=*/true);
+  EndWithoutWorkers(open_.has_value() && open_->lost_vnodes ? Unfinished() : absl::OkStatus());
   if (!open_.has_value() && !closing_.has_value()) AtBoundary(actions);
   if (IsWatched()) WatchStep(actions);
 }
@@ -256,14 +256,17 @@ bool CoordinatorImpl::IsAllIn() const {
   return std::find(missing.begin(), missing.end(), true) == missing.end();
 }
 
-void CoordinatorImpl::EndWithoutWorkers(bool were_lost) {
+absl::Status CoordinatorImpl::Unfinished() const {
+  return absl::UnavailableError(absl::StrCat("stopped, and no worker is left to finish step ", step_.value()));
+}
+
+void CoordinatorImpl::EndWithoutWorkers(absl::Status why) {
   if (!stop_requested_ || !open_.has_value() || closing_.has_value() || members_.num_alive() > 0) return;
   if (IsAllIn()) return;  // who finished it was let go, and the aggregator is about to say so (OnStepIn)
-  const std::string unfinished = absl::StrCat("stopped, and no worker is left to finish step ", step_.value());
   if (!engine_->TryHoldUpdates(progress_.state().version)) {
-    return FailLocked(absl::UnavailableError(absl::StrCat(unfinished, ", in which weights were updated")));
+    return FailLocked(absl::UnavailableError(absl::StrCat(Unfinished().message(), ", in which weights were updated")));
   }
-  EndBeforeStep(were_lost ? absl::UnavailableError(unfinished) : absl::OkStatus());
+  EndBeforeStep(std::move(why));
 }
 
 void CoordinatorImpl::EndBeforeStep(absl::Status why) {

@@ -276,7 +276,9 @@ void CoordinatorImpl::ExpireLeases(Actions& actions) {
 
 int CoordinatorImpl::Lose(WorkerId worker) {
   members_.Remove(worker);
-  return TakeBack(worker);
+  const int vnodes = TakeBack(worker);
+  if (open_.has_value() && vnodes > 0) open_->lost_vnodes = true;
+  return vnodes;
 }
 
 int CoordinatorImpl::TakeBack(WorkerId worker) {

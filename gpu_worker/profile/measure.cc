@@ -56,6 +56,10 @@ constexpr int kRounds = 5;
 // What is done at once goes in batches of this.
 constexpr double kLongBatchSeconds = 10e-3;
 
+// By Activity.
+constexpr size_t kComputes = static_cast<size_t>(Activity::kCompute), kCopiesIn = static_cast<size_t>(Activity::kIn),
+                 kCopiesOut = static_cast<size_t>(Activity::kOut), kUpdates = static_cast<size_t>(Activity::kUpdate);
+
 class Measurement {
  public:
   explicit Measurement(const MeasureRequest& request) : request_(request), run_(*request.run) {}
@@ -299,82 +303,116 @@ class Measurement {
     return end - begin;
   }
 
-  // Copies of swapped activations, updates and a block's forward, each alone and each beside each other.
-  absl::Status MeasureSharing() {
-    EPS_ASSIGN_OR_RETURN(
-        UpdateLoop update,
-        UpdateLoop::New(UsableCores(), UpdateStateBytes(ReadSystemText, FindMemoryRoom().available_bytes)));
+  // ---- what runs at once: copies of swapped activations, updates and a block's forward, by Activity ----
+
+  template <typename T>
+  using OfActivities = std::array<T, kNumActivities>;
+  struct Rates {
+    OfActivities<double> alone = {};                 // times in a second, as in the next
+    OfActivities<OfActivities<double>> beside = {};  // [a][b]: of a while b runs
+    OfActivities<double> lost = {};                  // seconds of compute, by each time
+  };
+
+  // `update` outlives them.
+  OfActivities<Repeated> Activities(UpdateLoop& update) {
     Stream &in = device_->stream(StreamId::kIn), &out = device_->stream(StreamId::kOut);
-    blocks_ = VisitsOf(Kind::kForward, LayerOf(LayerKind::kBlock));
-    std::array<Repeated, kNumActivities> all;
-    all[0].batch = [&](int64_t times) {
+    OfActivities<Repeated> all;
+    all[kComputes].batch = [this](int64_t times) {
       blocks_(times);
       return compute().Synchronize();
     };
-    all[1] = CopiesOf(in, [&](int64_t turn) { in.CopyIn(arena_.inners[kSlotIn], PieceOf(copied_in_, turn)); });
-    all[2] = CopiesOf(out, [&](int64_t turn) { out.CopyOut(PieceOf(copied_out_, turn), arena_.inners[kSlotOut]); });
-    all[3].batch = [&](int64_t times) { return update.Run(times); };
-    all[3].apart = [&](int64_t times, double pause_seconds) {
+    all[kCopiesIn] =
+        CopiesOf(in, [this, &in](int64_t turn) { in.CopyIn(arena_.inners[kSlotIn], PieceOf(copied_in_, turn)); });
+    all[kCopiesOut] =
+        CopiesOf(out, [this, &out](int64_t turn) { out.CopyOut(PieceOf(copied_out_, turn), arena_.inners[kSlotOut]); });
+    all[kUpdates].batch = [&update](int64_t times) { return update.Run(times); };
+    all[kUpdates].apart = [&update](int64_t times, double pause_seconds) {
       for (int64_t i = 0; i < times; ++i) {
         if (i > 0) Pause(pause_seconds);
         EPS_RETURN_IF_ERROR(update.Run(1));
       }
       return absl::OkStatus();
     };
+    return all;
+  }
+
+  absl::Status MeasureSharing() {
+    EPS_ASSIGN_OR_RETURN(
+        UpdateLoop update,
+        UpdateLoop::New(UsableCores(), UpdateStateBytes(ReadSystemText, FindMemoryRoom().available_bytes)));
+    blocks_ = VisitsOf(Kind::kForward, LayerOf(LayerKind::kBlock));
+    OfActivities<Repeated> all = Activities(update);
     // Each of them runs compute some twenty times, however long it takes.
     const int rounds = SecondsOfBlock() < request_.seconds / kRounds ? kRounds : 1;
     const double seconds = request_.seconds / rounds;
     const double batch_seconds = std::min(kLongBatchSeconds, seconds / kLeastBatches);
-    all[0].times = static_cast<int64_t>(std::clamp(batch_seconds / SecondsOfBlock(), 1.0, double{kMostInBatch}));
     constexpr int64_t kAlone = kNumActivities, kPairs = kAlone * (kAlone - 1) / 2, kLost = kAlone - 1;
     StartPart(kAlone - 1 + rounds * (kAlone + kPairs + kLost), kSharingDone);
-    for (size_t a = 1; a < all.size(); ++a) {
+    all[kComputes].times =
+        static_cast<int64_t>(std::clamp(batch_seconds / SecondsOfBlock(), 1.0, double{kMostInBatch}));
+    for (size_t a = kComputes + 1; a < all.size(); ++a) {
       StartTurn("copies and updates");
       EPS_ASSIGN_OR_RETURN(all[a].times, TimesIn(batch_seconds, all[a].batch));
     }
-    std::array<double, kNumActivities> alone = {};  // times in a second, as in the next
-    std::array<std::array<double, kNumActivities>, kNumActivities> beside = {};
-    std::array<double, kNumActivities> lost = {};  // seconds of compute, by each time
+    Rates rates;
     for (int round = 0; round < rounds; ++round) {
-      for (size_t a = 0; a < all.size(); ++a) {
-        StartTurn("copies and updates");
-        EPS_ASSIGN_OR_RETURN(const std::vector<double> rates, RatesTogether({&all[a]}, seconds));
-        alone[a] += rates[0] / rounds;
-        for (size_t b = a + 1; b < all.size(); ++b) {
-          StartTurn("what is done at once");
-          EPS_ASSIGN_OR_RETURN(const std::vector<double> both, RatesTogether({&all[a], &all[b]}, 2 * seconds));
-          beside[a][b] += both[0] / rounds;
-          beside[b][a] += both[1] / rounds;
-        }
-      }
-      // Right after updates more is lost for some hundredths of a second, as threads are where those left them: the
-      // ways take turns to come first.
-      const size_t first = 1 + static_cast<size_t>(round % 2);
-      for (const size_t b : {first, 3 - first, size_t{3}}) {
-        StartTurn("what compute loses to others");
-        EPS_ASSIGN_OR_RETURN(
-            const double more,
-            SecondsLost({.work = [&](int64_t times, const Unit& others) { return SecondsOfBlocks(times, others); },
-                         .work_seconds = SecondsOfBlock(),
-                         .other = &all[b],
-                         .other_seconds = (round + 1) / (alone[b] * rounds),  // rates are sums of the rounds so far
-                         .slowdown = alone[b] / beside[b][0]},
-                        4 * seconds));
-        lost[b] += more / rounds;
-      }
+      EPS_RETURN_IF_ERROR(MeasureSpeeds(all, seconds, rounds, rates));
+      EPS_RETURN_IF_ERROR(MeasureLosses(all, seconds, round, rounds, rates));
     }
-    const auto bytes = static_cast<double>(CopyBytes());
-    profile_.in_bytes_per_second = alone[1] * bytes;
-    profile_.out_bytes_per_second = alone[2] * bytes;
-    profile_.update_bytes_per_second = alone[3] * UpdateLoop::kBytes * static_cast<double>(UpdateLoop::kWindowElems);
-    const auto part = [](double of_speed) { return std::clamp(of_speed, 0.01, 1.0); };
-    for (size_t a = 1; a < all.size(); ++a) {
-      for (size_t b = 0; b < all.size(); ++b) {
-        if (a != b) profile_.sharing[a][b] = part(beside[a][b] / alone[a]);
+    TakeRates(rates);
+    return absl::OkStatus();
+  }
+
+  // One round of so many: each alone, and each beside each other.
+  absl::Status MeasureSpeeds(const OfActivities<Repeated>& all, double seconds, int rounds, Rates& rates) {
+    for (size_t a = 0; a < all.size(); ++a) {
+      StartTurn("copies and updates");
+      EPS_ASSIGN_OR_RETURN(const std::vector<double> alone, RatesTogether({&all[a]}, seconds));
+      rates.alone[a] += alone[0] / rounds;
+      for (size_t b = a + 1; b < all.size(); ++b) {
+        StartTurn("what is done at once");
+        EPS_ASSIGN_OR_RETURN(const std::vector<double> both, RatesTogether({&all[a], &all[b]}, 2 * seconds));
+        rates.beside[a][b] += both[0] / rounds;
+        rates.beside[b][a] += both[1] / rounds;
       }
-      profile_.sharing[0][a] = part(1 - lost[a] * alone[a] * profile_.sharing[a][0]);
     }
     return absl::OkStatus();
+  }
+
+  // Round `round` of so many: what compute loses to each other, one at a time. After MeasureSpeeds.
+  absl::Status MeasureLosses(const OfActivities<Repeated>& all, double seconds, int round, int rounds, Rates& rates) {
+    // Right after updates more is lost for some hundredths of a second, as threads are where those left them: the
+    // ways take turns to come first.
+    const bool in_first = round % 2 == 0;
+    for (const size_t other : {in_first ? kCopiesIn : kCopiesOut, in_first ? kCopiesOut : kCopiesIn, kUpdates}) {
+      StartTurn("what compute loses to others");
+      EPS_ASSIGN_OR_RETURN(
+          const double more,
+          SecondsLost(
+              {.work = [this](int64_t times, const Unit& meanwhile) { return SecondsOfBlocks(times, meanwhile); },
+               .work_seconds = SecondsOfBlock(),
+               .other = &all[other],
+               .other_seconds = (round + 1) / (rates.alone[other] * rounds),  // rates are sums of the rounds so far
+               .slowdown = rates.alone[other] / rates.beside[other][kComputes]},
+              4 * seconds));
+      rates.lost[other] += more / rounds;
+    }
+    return absl::OkStatus();
+  }
+
+  void TakeRates(const Rates& rates) {
+    const auto bytes = static_cast<double>(CopyBytes());
+    profile_.in_bytes_per_second = rates.alone[kCopiesIn] * bytes;
+    profile_.out_bytes_per_second = rates.alone[kCopiesOut] * bytes;
+    profile_.update_bytes_per_second =
+        rates.alone[kUpdates] * UpdateLoop::kBytes * static_cast<double>(UpdateLoop::kWindowElems);
+    const auto part = [](double of_speed) { return std::clamp(of_speed, 0.01, 1.0); };
+    for (size_t a = kComputes + 1; a < kNumActivities; ++a) {
+      for (size_t b = 0; b < kNumActivities; ++b) {
+        if (a != b) profile_.sharing[a][b] = part(rates.beside[a][b] / rates.alone[a]);
+      }
+      profile_.sharing[kComputes][a] = part(1 - rates.lost[a] * rates.alone[a] * profile_.sharing[a][kComputes]);
+    }
   }
 
   // Two streams that wait for each other in turn.

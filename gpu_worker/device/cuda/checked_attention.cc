@@ -316,7 +316,7 @@ absl::StatusOr<bool> CheckedAttention::Takes(const SdpaProblem& problem) {
     found = believed_.emplace(kind, belief).first;
   }
   const Belief& belief = found->second;
-  if (!belief.is_right || (belief.passed_forward == 0 && belief.passed_backward == 0)) return belief.is_right;
+  if (!belief.is_right || (belief.passed_forward.empty() && belief.passed_backward.empty())) return belief.is_right;
   return runtime_->TakesAttention(AsAsked(problem));
 }
 
@@ -342,8 +342,13 @@ absl::StatusOr<CheckedAttention::Belief> CheckedAttention::Try(const SdpaProblem
     absl::StrAppend(&otherwise, otherwise.empty() ? "" : "; ", algorithm, ": output ", apart.output,
                     " apart, gradients of queries ", apart.queries, ", of keys ", apart.keys, ", of values ",
                     apart.values);
+    EPS_ASSIGN_OR_RETURN(const SdpaEngines engines, runtime_->AttentionEngines(small));
     // Gradients are made of the output, so that of a wrong one nothing is known of backward. A NaN is no distance.
-    (apart.output <= kFarApart ? small.passed_backward : small.passed_forward) += 1;
+    if (apart.output <= kFarApart) {
+      small.passed_backward.push_back(engines.backward);
+    } else {
+      small.passed_forward.push_back(engines.forward);
+    }
     EPS_ASSIGN_OR_RETURN(takes, runtime_->TakesAttention(small));
   }
   LogWarning("attention_is_plain_and_slow",

@@ -7,6 +7,7 @@
 #include <memory>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "common/tensor/dtype.h"
@@ -58,7 +59,7 @@ class CheckedAttention {
   };
   struct Belief {
     bool is_right = false;
-    int passed_forward = 0, passed_backward = 0;  // SdpaProblem's
+    std::vector<int64_t> passed_forward, passed_backward;  // SdpaProblem's
   };
   static Kind KindOf(const SdpaProblem& problem);
   static bool IsBelievedUntried(const SdpaProblem& problem);

@@ -5,6 +5,7 @@
 #include <limits>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "common/tensor/dtype.h"
@@ -101,8 +102,8 @@ TEST(CheckedAttentionTest, AnEngineThatComputesOtherwiseIsPassedOverForTheNext) 
   EXPECT_THAT(said, HasSubstr("not_taken=\"graph: output "));
   EXPECT_THAT(attention.Algorithm(dropped), IsOkAndHolds("graph 1"));
   const SdpaProblem asked = attention.AsAsked(dropped);
-  EXPECT_EQ(asked.passed_forward, 0);
-  EXPECT_EQ(asked.passed_backward, 1);
+  EXPECT_EQ(asked.passed_forward, std::vector<int64_t>());
+  EXPECT_EQ(asked.passed_backward, std::vector<int64_t>{0});
   ASSERT_OK_AND_ASSIGN(const CheckedAttention::Distance apart, CheckedAttention::Measure(*runtime, asked));
   EXPECT_LT(apart.Largest(), 0.01);
   EXPECT_EQ(attention.AsAsked(kProblem), kProblem);

@@ -100,6 +100,16 @@ absl::StatusOr<std::string> CudnnLibrary::Algorithm(const SdpaProblem& problem) 
   return absl::StrCat("forward ", name(found->second->forward), ", backward ", name(found->second->backward));
 }
 
+absl::StatusOr<SdpaEngines> CudnnLibrary::Engines(const SdpaProblem& problem) {
+  MutexLock lock(mu_);
+  const auto found = planned_.find(problem);
+  if (found == planned_.end() || found->second == nullptr) {
+    return absl::FailedPreconditionError("attention that was not planned");
+  }
+  return SdpaEngines{.forward = found->second->forward.plan->engine(),
+                     .backward = found->second->backward.plan->engine()};
+}
+
 // A library that does not start, as where one of its parts is of another version, takes nothing.
 absl::Status CudnnLibrary::HoldHandle() {
   if (handle_ != nullptr || !no_handle_.ok()) return no_handle_;
@@ -122,7 +132,7 @@ absl::StatusOr<std::unique_ptr<CudnnLibrary::Planned>> CudnnLibrary::Plan(const 
 }
 
 absl::StatusOr<CudnnLibrary::Direction> CudnnLibrary::PlanDirection(const SdpaProblem& problem, MakeGraph* make_graph,
-                                                                    int passed_over) {
+                                                                    absl::Span<const int64_t> passed_over) {
   EPS_ASSIGN_OR_RETURN(const CudnnDescriptor device, CudnnDeviceOf(api_.get(), handle_));
   Direction direction = {.part = problem};
   for (;;) {

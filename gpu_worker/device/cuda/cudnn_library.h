@@ -39,6 +39,7 @@ class CudnnLibrary : public FusedAttention {
 
   absl::StatusOr<bool> Takes(const SdpaProblem& problem) override;
   absl::StatusOr<std::string> Algorithm(const SdpaProblem& problem) override;
+  absl::StatusOr<SdpaEngines> Engines(const SdpaProblem& problem) override;
   absl::Status Forward(cudaStream_t stream, const SdpaProblem& problem, const SdpaArrays& arrays,
                        const SdpaMaskKernels& masks) override;
   absl::Status Backward(cudaStream_t stream, const SdpaProblem& problem, const SdpaArrays& arrays,
@@ -65,8 +66,8 @@ class CudnnLibrary : public FusedAttention {
   CudnnLibrary(std::unique_ptr<CudnnApi> api, int sm_major) : api_(std::move(api)), sm_major_(sm_major) {}
   absl::Status HoldHandle() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   absl::StatusOr<std::unique_ptr<Planned>> Plan(const SdpaProblem& problem) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  absl::StatusOr<Direction> PlanDirection(const SdpaProblem& problem, MakeGraph* make_graph, int passed_over)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  absl::StatusOr<Direction> PlanDirection(const SdpaProblem& problem, MakeGraph* make_graph,
+                                          absl::Span<const int64_t> passed_over) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   absl::Status HoldWorkspace(int64_t num_bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   absl::Status Execute(cudaStream_t stream, const SdpaProblem& problem, const SdpaArrays& arrays,
                        const SdpaMaskKernels& masks, Direction Planned::*which);

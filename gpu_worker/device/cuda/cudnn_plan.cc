@@ -6,7 +6,6 @@
 #include <cstdint>
 #include <map>
 #include <memory>
-#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -213,7 +212,8 @@ absl::StatusOr<CudnnDescriptor> CudnnDeviceByJson(const CudnnApi* api, const std
 }
 
 absl::StatusOr<std::unique_ptr<CudnnPlan>> CudnnPlan::Make(const CudnnApi* api, const SdpaGraph& graph,
-                                                           const CudnnDescriptor& device, int passed_over) {
+                                                           const CudnnDescriptor& device,
+                                                           absl::Span<const int64_t> passed_over) {
   auto plan = std::unique_ptr<CudnnPlan>(new CudnnPlan(api));
   Translator translator(api, &plan->parts_);
   for (const SdpaTensor& tensor : graph.tensors) {
@@ -239,7 +239,8 @@ absl::StatusOr<std::unique_ptr<CudnnPlan>> CudnnPlan::Make(const CudnnApi* api, 
   return plan;
 }
 
-absl::Status CudnnPlan::Choose(const CudnnDescriptor& operation_graph, const CudnnDescriptor& device, int passed_over) {
+absl::Status CudnnPlan::Choose(const CudnnDescriptor& operation_graph, const CudnnDescriptor& device,
+                               absl::Span<const int64_t> passed_over) {
   EPS_ASSIGN_OR_RETURN(CudnnDescriptor heuristic, CudnnDescriptor::New(api_, CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR));
   EPS_RETURN_IF_ERROR(heuristic.Set(CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH, operation_graph));
   EPS_RETURN_IF_ERROR(heuristic.Set(CUDNN_ATTR_ENGINEHEUR_MODE, CUDNN_TYPE_HEUR_MODE, CUDNN_HEUR_MODE_A));
@@ -253,7 +254,6 @@ absl::Status CudnnPlan::Choose(const CudnnDescriptor& operation_graph, const Cud
   EPS_ASSIGN_OR_RETURN(std::vector<CudnnDescriptor> configs,
                        heuristic.GetDescriptors(CUDNN_ATTR_ENGINEHEUR_RESULTS, CUDNN_BACKEND_ENGINECFG_DESCRIPTOR));
   std::string refused;
-  std::set<int64_t> passed;  // engines
   place_ = -1;
   for (CudnnDescriptor& config : configs) {
     ++place_;
@@ -261,6 +261,10 @@ absl::Status CudnnPlan::Choose(const CudnnDescriptor& operation_graph, const Cud
                          config.GetDescriptors(CUDNN_ATTR_ENGINECFG_ENGINE, CUDNN_BACKEND_ENGINE_DESCRIPTOR));
     if (engines.size() != 1) return absl::InternalError("a configuration of cuDNN's has not one engine");
     EPS_ASSIGN_OR_RETURN(engine_, engines[0].Get<int64_t>(CUDNN_ATTR_ENGINE_GLOBAL_INDEX, CUDNN_TYPE_INT64));
+    if (std::find(passed_over.begin(), passed_over.end(), engine_) != passed_over.end()) {
+      absl::StrAppend(&refused, "; engine ", engine_, " is passed over");
+      continue;
+    }
     EPS_ASSIGN_OR_RETURN(const bool deterministic, IsDeterministic(engines[0]));
     if (!deterministic) {
       absl::StrAppend(&refused, "; engine ", engine_, " is not deterministic");
@@ -276,10 +280,6 @@ absl::Status CudnnPlan::Choose(const CudnnDescriptor& operation_graph, const Cud
         LogWarning("attention_engine_passed_over", {{"engine", engine_}, {"status", status.ToString()}});
       }
       absl::StrAppend(&refused, "; engine ", engine_, ": ", status.message());
-      continue;
-    }
-    if (passed.count(engine_) > 0 || static_cast<int>(passed.size()) < passed_over) {
-      if (passed.insert(engine_).second) absl::StrAppend(&refused, "; engine ", engine_, " is passed over");
       continue;
     }
     EPS_ASSIGN_OR_RETURN(workspace_bytes_,

@@ -23,11 +23,12 @@ absl::StatusOr<CudnnDescriptor> CudnnDeviceByJson(const CudnnApi* api, const std
 // an engine fails that works elsewhere: it is passed over, and place() tells which one was taken instead.
 class CudnnPlan {
  public:
-  // passed_over: the first so many engines, which would do, are not taken.
+  // passed_over: engines that are not taken.
   // Errors: UNIMPLEMENTED no engine of the library takes the graph, or it lists none, with what it says, also of failures ·
   //         RESOURCE_EXHAUSTED no memory
   static absl::StatusOr<std::unique_ptr<CudnnPlan>> Make(const CudnnApi* api, const SdpaGraph& graph,
-                                                         const CudnnDescriptor& device, int passed_over = 0);
+                                                         const CudnnDescriptor& device,
+                                                         absl::Span<const int64_t> passed_over = {});
 
   int64_t workspace_bytes() const { return workspace_bytes_; }
   int64_t engine() const { return engine_; }  // the library's number of it
@@ -37,7 +38,8 @@ class CudnnPlan {
 
  private:
   explicit CudnnPlan(const CudnnApi* api) : api_(api) {}
-  absl::Status Choose(const CudnnDescriptor& operation_graph, const CudnnDescriptor& device, int passed_over);
+  absl::Status Choose(const CudnnDescriptor& operation_graph, const CudnnDescriptor& device,
+                      absl::Span<const int64_t> passed_over);
 
   const CudnnApi* const api_;
   std::vector<CudnnDescriptor> parts_;  // what the plan was made of, and the plan, which is last

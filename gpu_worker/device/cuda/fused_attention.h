@@ -35,6 +35,7 @@ class FusedAttention {
   virtual absl::StatusOr<bool> Takes(const SdpaProblem& problem) = 0;
   // Of a problem that it takes, as GpuRuntime::AttentionAlgorithm.
   virtual absl::StatusOr<std::string> Algorithm(const SdpaProblem& problem) = 0;
+  virtual absl::StatusOr<SdpaEngines> Engines(const SdpaProblem& problem) = 0;  // likewise
   // Of a problem that it takes; all in one stream, as there is one workspace.
   virtual absl::Status Forward(cudaStream_t stream, const SdpaProblem& problem, const SdpaArrays& arrays,
                                const SdpaMaskKernels& masks) = 0;

@@ -110,6 +110,8 @@ class GpuRuntime {
   // By what: kPlainAttention, or text that gives the same bits in every process with this model(), each time. Of what a
   // library has, one engine may work in one process and fail in another. Asks TakesAttention first.
   virtual absl::StatusOr<std::string> AttentionAlgorithm(const SdpaProblem& problem) = 0;
+  // Of a problem that it takes.
+  virtual absl::StatusOr<SdpaEngines> AttentionEngines(const SdpaProblem& problem) = 0;
   // Of problems that it takes, in one stream.
   virtual absl::Status Attention(GpuStream stream, const SdpaProblem& problem, const SdpaArrays& arrays) = 0;
   virtual absl::Status AttentionBackward(GpuStream stream, const SdpaProblem& problem, const SdpaArrays& arrays) = 0;

@@ -255,6 +255,11 @@ class NvidiaRuntime : public GpuRuntime {
     if (!takes) return std::string(kPlainAttention);
     return attention_->Algorithm(problem);
   }
+  absl::StatusOr<SdpaEngines> AttentionEngines(const SdpaProblem& problem) override {
+    EPS_CHECK(attention_ != nullptr);
+    EPS_RETURN_IF_ERROR(Use());
+    return attention_->Engines(problem);
+  }
   absl::Status Attention(GpuStream stream, const SdpaProblem& problem, const SdpaArrays& arrays) override {
     EPS_RETURN_IF_ERROR(Use());
     return attention_->Forward(At(stream), problem, arrays, MaskKernels(*this, stream, problem.act));

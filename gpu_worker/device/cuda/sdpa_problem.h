@@ -26,13 +26,18 @@ struct SdpaProblem {
   int64_t window = 0;      // 0: no bound; else a row sees only columns with row - column < window; with causal only
   double dropout = 0;      // of the probabilities
   bool documents = false;  // a position sees its document alone, of which a sequence has several
-  // Of the engines that the library has for a direction so many are passed over: they were found to compute it otherwise.
-  int passed_forward = 0, passed_backward = 0;
+  // Engines that are not taken for a direction, by the library's numbers: they were found to compute it otherwise.
+  std::vector<int64_t> passed_forward, passed_backward;
 
   int64_t heads_of_array() const { return array_H == 0 ? H : array_H; }
   int64_t kv_heads_of_array() const { return array_kv_heads == 0 ? kv_heads : array_kv_heads; }
   int64_t sharers() const { return H / kv_heads; }  // heads of queries that use one of keys and values
   friend auto operator<=>(const SdpaProblem&, const SdpaProblem&) = default;
+};
+
+// The library's numbers of the engines that compute a problem.
+struct SdpaEngines {
+  int64_t forward = 0, backward = 0;
 };
 
 // Arrays of a problem. In their shapes H and kv_heads are heads_of_array() and kv_heads_of_array(). Those that a direction

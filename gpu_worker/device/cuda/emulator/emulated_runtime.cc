@@ -251,13 +251,17 @@ class EmulatedRuntime : public GpuRuntime {
   absl::StatusOr<bool> TakesAttention(const SdpaProblem& problem) override {
     EPS_RETURN_IF_ERROR(traits_.attention_error);
     return traits_.has_fused_attention && CheckFusedAttention(problem, kSmMajor).ok() &&
-           std::max(problem.passed_forward, problem.passed_backward) < traits_.attention_engines;
+           FirstEngine(problem.passed_forward).has_value() && FirstEngine(problem.passed_backward).has_value();
   }
   absl::StatusOr<std::string> AttentionAlgorithm(const SdpaProblem& problem) override {
     EPS_ASSIGN_OR_RETURN(const bool takes, TakesAttention(problem));
     if (!takes) return std::string(kPlainAttention);
-    const std::string engine = problem.passed_backward == 0 ? "" : absl::StrCat(" ", problem.passed_backward);
-    return absl::StrCat(traits_.attention_algorithm, engine);
+    const int64_t engine = *FirstEngine(problem.passed_backward);
+    return absl::StrCat(traits_.attention_algorithm, engine == 0 ? "" : absl::StrCat(" ", engine));
+  }
+  absl::StatusOr<SdpaEngines> AttentionEngines(const SdpaProblem& problem) override {
+    return SdpaEngines{.forward = *FirstEngine(problem.passed_forward),
+                       .backward = *FirstEngine(problem.passed_backward)};
   }
   absl::Status Attention(GpuStream stream, const SdpaProblem& problem, const SdpaArrays& arrays) override {
     return RunAttention(stream, problem, &SdpaForwardGraph, arrays);
@@ -325,6 +329,14 @@ class EmulatedRuntime : public GpuRuntime {
 
  private:
   static EmulatedStream& At(GpuStream stream) { return *static_cast<EmulatedStream*>(stream.handle); }
+  // Engines are 0, 1, ... None: all are passed over.
+  std::optional<int64_t> FirstEngine(const std::vector<int64_t>& passed_over) const {
+    for (int64_t engine = 0; engine < traits_.attention_engines; ++engine) {
+      if (std::find(passed_over.begin(), passed_over.end(), engine) == passed_over.end()) return engine;
+    }
+    return std::nullopt;
+  }
+
   absl::Status RunAttention(GpuStream stream, const SdpaProblem& problem,
                             absl::StatusOr<SdpaGraph> (*make_graph)(const SdpaProblem&), const SdpaArrays& arrays) {
     SdpaProblem like = problem;
@@ -334,7 +346,8 @@ class EmulatedRuntime : public GpuRuntime {
     }
     EPS_ASSIGN_OR_RETURN(SdpaGraph graph, make_graph(like));
     for (SdpaTensor& tensor : graph.tensors) {
-      const bool errs = traits_.errs_in_dropout && problem.passed_backward == 0 && tensor.uid == kUidOneDelta;
+      const bool errs =
+          traits_.errs_in_dropout && *FirstEngine(problem.passed_backward) == 0 && tensor.uid == kUidOneDelta;
       if (errs) tensor.value = static_cast<float>(1 / (1 - problem.dropout));
     }
     // Room for any type.

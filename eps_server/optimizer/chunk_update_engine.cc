@@ -25,13 +25,13 @@
 namespace eps::server {
 namespace {
 
-class EagerUpdateEngine final : public UpdateEngineBase {
+class ChunkUpdateEngine final : public UpdateEngineBase {
  public:
-  explicit EagerUpdateEngine(Options options) : UpdateEngineBase(std::move(options)) {
+  explicit ChunkUpdateEngine(Options options) : UpdateEngineBase(std::move(options)) {
     if (run().updates_unread_rows_early()) table_ = TokenTable(model());
     Begin();
   }
-  ~EagerUpdateEngine() override { EndTasks(); }
+  ~ChunkUpdateEngine() override { EndTasks(); }
 
  private:
   void PrepareStep() override ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
@@ -180,8 +180,8 @@ class EagerUpdateEngine final : public UpdateEngineBase {
 
 }  // namespace
 
-std::unique_ptr<UpdateEngine> NewEagerUpdateEngine(UpdateEngine::Options options) {
-  return std::make_unique<EagerUpdateEngine>(std::move(options));
+std::unique_ptr<UpdateEngine> NewChunkUpdateEngine(UpdateEngine::Options options) {
+  return std::make_unique<ChunkUpdateEngine>(std::move(options));
 }
 
 }  // namespace eps::server
