@@ -23,6 +23,7 @@
 #include "eps_server/service/serving_host.h"
 #include "eps_server/service/traffic.h"
 #include "eps_server/shared_memory_door.h"
+#include "eps_server/telemetry/daemon_view.h"
 
 namespace eps::server {
 namespace {

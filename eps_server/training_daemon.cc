@@ -39,6 +39,7 @@
 #include "eps_server/shared_memory_door.h"
 #include "eps_server/step/coordinator.h"
 #include "eps_server/step/step_report.h"
+#include "eps_server/telemetry/daemon_view.h"
 
 namespace eps::server {
 namespace {
