@@ -109,7 +109,7 @@ nlohmann::ordered_json Measure(const std::string& path, const ModelSpec& model, 
     const double copy = GigabytesPerSecond(kPullsPerRound, num_bytes,
                                            [&] { std::memcpy(destination.data(), source.data(), destination.size()); });
     const auto start = Clock::now();
-    EPS_CHECK(transport->Await(kWte, Version(0)).ok());
+    EPS_CHECK(transport->Await(kWte, Version(0), model.blob(kWte).all_chunks()).ok());
     const double wait = std::chrono::duration<double, std::micro>(Clock::now() - start).count();
     if (round < 0) continue;
     pulls.push_back(pull);

@@ -102,7 +102,7 @@ TEST_P(SharedMemoryTransportTest, WeightsAreReadInPlaceAndAreNotCopied) {
       const std::byte* place = transport->InPlace(blob.id, Version(version));
       ASSERT_NE(place, nullptr);
       daemon_->Publish(blob.id, Version(version), Master(blob.id, version));
-      ASSERT_THAT(transport->Await(blob.id, Version(version)), IsOk());
+      ASSERT_THAT(transport->Await(blob.id, Version(version), blob.all_chunks()), IsOk());
       const std::vector<std::byte> want = ToWire(Master(blob.id, version), Dtype::kBf16);
       EXPECT_EQ(std::memcmp(place, want.data(), want.size()), 0);
     }
@@ -171,12 +171,12 @@ TEST_P(SharedMemoryTransportTest, WhenTheDaemonIsGoneWaitsEndAndTheWeightsCanSti
   StartDaemon(Dtype::kBf16);
   const auto transport = daemon_->NewTransport();
   daemon_->Publish(BlobId(0), Version(0), Master(BlobId(0), 0));
-  ASSERT_THAT(transport->Await(BlobId(0), Version(0)), IsOk());
+  ASSERT_THAT(transport->Await(BlobId(0), Version(0), model_.blob(BlobId(0)).all_chunks()), IsOk());
   std::thread ender([&] {
     std::this_thread::sleep_for(std::chrono::milliseconds(50));
     daemon_.reset();
   });
-  EXPECT_THAT(transport->Await(BlobId(0), Version(1)), Not(IsOk()));
+  EXPECT_THAT(transport->Await(BlobId(0), Version(1), model_.blob(BlobId(0)).all_chunks()), Not(IsOk()));
   ender.join();
   const std::vector<std::byte> want = ToWire(Master(BlobId(0), 0), Dtype::kBf16);
   EXPECT_EQ(std::memcmp(transport->InPlace(BlobId(0), Version(0)), want.data(), want.size()), 0);
