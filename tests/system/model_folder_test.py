@@ -227,7 +227,7 @@ class ExportWithTheRunTest(FolderTest):
             self.assertFalse(out.exists())
         self.refused(train(spec, out, "--export-dtype", "BF16"), 2, "--export")
         unsaid = self.work.spec({"model": {"family": "LLAMA", "layers": 1, "d_model": 16, "heads": 2, "context": 8,
-                                           "vocab": 256, "out_bias": True}}, name="unsaid.json")
+                                           "vocab": 256, "d_ff": 32, "out_bias": True}}, name="unsaid.json")
         self.refused(train(unsaid, out, "--export", self.work.path / "hf"), 2, "--export: model.out_bias: true")
         self.assertFalse(out.exists())
 
