@@ -72,7 +72,7 @@ std::string WorkerTraceLogFile(const std::string& out, int worker) {
   return absl::StrCat(RunFolder(out).trace(), "/worker-", worker, ".json");
 }
 
-std::string DaemonTraceLogFile(const std::string& out) { return out + "/trace/daemon.json"; }
+std::string DaemonTraceLogFile(const std::string& out) { return RunFolder(out).trace() + "/daemon.json"; }
 
 std::vector<std::string> TraceLogFiles(const std::string& out, int workers) {
   std::vector<std::string> files;

@@ -113,8 +113,8 @@ class Sitting {
   static bool HasCrashed(const Worker& worker);
   void ReplaceWorker();
   // Of those that have ended: what counts for how the sitting ended.
-  std::vector<int> TooSmall() const;
   std::vector<const Worker*> WorkersThatCount() const;
+  std::vector<int> TooSmall() const;  // SittingEnd's
   int NumRunning() const;
   void PassOn(int number);
   SittingEnd DaemonEnded();

@@ -11,6 +11,8 @@
 namespace eps::server {
 
 // OUT, into which one daemon at a time writes. One that was not there goes again with this, unless Keep was called.
+//
+// Threads: any, one at a time
 class OutFolder {
  public:
   explicit OutFolder(std::string path) : path_(std::move(path)) {}
