@@ -43,8 +43,8 @@ std::string EvaluationLine(const EvaluationReport& report) {
 
 absl::StatusOr<std::unique_ptr<MetricsLog>> MetricsLog::Open(const RunFolder& folder, bool evaluates,
                                                              int64_t first_step) {
-  EPS_ASSIGN_OR_RETURN(StepLines steps, StepLines::Open(folder.metrics(), first_step));
-  std::optional<StepLines> evaluations;
+  EPS_ASSIGN_OR_RETURN(std::unique_ptr<StepLines> steps, StepLines::Open(folder.metrics(), first_step));
+  std::unique_ptr<StepLines> evaluations;
   const std::string evaluations_path = folder.evaluations();
   if (!evaluates && first_step == 0) EPS_RETURN_IF_ERROR(RemoveIfThere(evaluations_path));
   // Of a run that evaluates no more what is beyond its checkpoint goes, too.
@@ -54,7 +54,7 @@ absl::StatusOr<std::unique_ptr<MetricsLog>> MetricsLog::Open(const RunFolder& fo
   return std::unique_ptr<MetricsLog>(new MetricsLog(std::move(steps), std::move(evaluations)));
 }
 
-void MetricsLog::OnCommit(const StepReport& report) { steps_.Write(MetricsLine(report)); }
+void MetricsLog::OnCommit(const StepReport& report) { steps_->Write(MetricsLine(report)); }
 void MetricsLog::OnEvaluation(const EvaluationReport& report) { evaluations_->Write(EvaluationLine(report)); }
 
 }  // namespace eps::server

@@ -3,7 +3,6 @@
 
 #include <cstdint>
 #include <memory>
-#include <optional>
 #include <string>
 #include <utility>
 
@@ -29,11 +28,11 @@ class MetricsLog final : public StepObserver {
   void OnEvaluation(const EvaluationReport& report) override;
 
  private:
-  MetricsLog(StepLines steps, std::optional<StepLines> evaluations)
+  MetricsLog(std::unique_ptr<StepLines> steps, std::unique_ptr<StepLines> evaluations)
       : steps_(std::move(steps)), evaluations_(std::move(evaluations)) {}
 
-  StepLines steps_;
-  std::optional<StepLines> evaluations_;
+  const std::unique_ptr<StepLines> steps_;
+  const std::unique_ptr<StepLines> evaluations_;  // null: the run has none
 };
 
 // The line of one step, with its end of line.

@@ -44,9 +44,10 @@ std::vector<int64_t> StepsIn(const std::string& path) {
 TEST(MetricsLogTest, ALineForEachStepAsItCommits) {
   TempDir dir;
   const std::string path = dir.File("metrics.jsonl");
-  ASSERT_OK_AND_ASSIGN(const auto log, MetricsLog::Open(RunFolder(dir.path()), /*evaluates=*/false, 0));
+  ASSERT_OK_AND_ASSIGN(auto log, MetricsLog::Open(RunFolder(dir.path()), /*evaluates=*/false, 0));
   log->OnCommit(ReportOf(0));
   log->OnCommit(ReportOf(1));
+  log.reset();
   EXPECT_THAT(StepsIn(path), ElementsAre(0, 1));
   const auto line = nlohmann::json::parse(MetricsLine(ReportOf(3)));
   EXPECT_EQ(line["waits"]["pull"], 0.25);

@@ -1,12 +1,15 @@
 #ifndef EPS_SERVER_REPORT_STEP_LINES_H_
 #define EPS_SERVER_REPORT_STEP_LINES_H_
 
+#include <atomic>
 #include <cstdint>
+#include <memory>
 #include <string>
-#include <utility>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "common/base/file_util.h"
+#include "eps_server/report/line_queue.h"
 
 namespace eps::server {
 
@@ -17,20 +20,23 @@ class StepLines {
  public:
   // Keeps the lines of `path` whose step is less than `first_step`, and removes all others, also one that a killed
   // process wrote in half. Errors: the system's, naming the file
-  static absl::StatusOr<StepLines> Open(const std::string& path, int64_t first_step);
+  static absl::StatusOr<std::unique_ptr<StepLines>> Open(const std::string& path, int64_t first_step);
 
-  // `line` ends with its end of line. A full disk must not end a run: what cannot be written is said once in the log,
-  // and the run goes on.
-  void Write(const std::string& line);
+  // `line` ends with its end of line. It is in the file soon, and before the end of this object: whoever calls waits for
+  // no disk. A full disk, or one that hangs, must not end a run: what cannot be written is said once in the log, and the
+  // run goes on.
+  void Write(std::string line);
 
  private:
-  StepLines(std::string path, FileDescriptor file, int64_t num_bytes)
-      : path_(std::move(path)), file_(std::move(file)), num_bytes_(num_bytes) {}
+  StepLines(std::string path, FileDescriptor file, int64_t num_bytes);
+  // Says so once.
+  void Lose(const absl::Status& why);
 
-  std::string path_;
-  FileDescriptor file_;
-  int64_t num_bytes_;
-  bool failed_ = false;
+  const std::string path_;
+  const FileDescriptor file_;
+  int64_t num_bytes_;                 // used by the queue alone
+  std::atomic<bool> failed_ = false;  // atomic, because the queue's thread may lose a line, and who adds one
+  LineQueue queue_;                   // last: it uses all of the above
 };
 
 }  // namespace eps::server
