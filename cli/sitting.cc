@@ -31,7 +31,6 @@ namespace eps::cli {
 namespace {
 
 constexpr absl::Duration kPollInterval = absl::Milliseconds(100);
-constexpr std::chrono::seconds kRepeat(1);                 // within which a signal that comes again is the same one
 constexpr std::chrono::seconds kQuietStart(1);             // of most runs it is over by then, and nothing to be shown
 constexpr absl::Duration kAbortTime = absl::Seconds(5);    // for a daemon that is to end at once
 constexpr absl::Duration kGraceAtEnd = absl::Seconds(10);  // for a child to end by itself
@@ -208,7 +207,7 @@ void Sitting::FollowOrders(const proto::StatusReply& status) {
     return worker.process.running() && ready.count(worker.process.pid) == 0;
   });
   if (!orders_.WantsOneMore(status, one_is_starting)) return;
-  if (interrupted_at_.has_value() || none_left_) return orders_.GiveUp("the run is being ended");
+  if (is_interrupted() || none_left_) return orders_.GiveUp("the run is being ended");
   const std::string name = absl::StrCat("gpu_worker ", workers_.size() + 1);
   if (absl::Status started = StartWorker(options_.worker.ForOneMore(FindMemoryRoom(), NumRunning())); !started.ok()) {
     orders_.GiveUp(absl::StrCat(name, ": ", started.message()));
@@ -253,7 +252,7 @@ SittingEnd Sitting::Watch() {
       // Nobody can finish the step: the daemon ends with the checkpoint that stands. One that was told to end does so
       // by itself, and a second signal would cost the checkpoint that it may be writing.
       none_left_ = true;
-      gave_up_ = !interrupted_at_.has_value();
+      gave_up_ = !is_interrupted();
       if (gave_up_) kill(daemon_.pid, SIGTERM);
     }
     if (status.ok()) NoteReadyWorkers(*status);
@@ -309,15 +308,12 @@ int Sitting::NumRunning() const {
 
 void Sitting::PassOn(int number) {
   if (options_.end_at_once) AbortDaemon();
-  // `timeout` signals a process and then its group: that is one signal.
-  const auto now = std::chrono::steady_clock::now();
-  if (interrupted_at_.has_value() && now - *interrupted_at_ < kRepeat) return;
-  if (interrupted_at_.has_value() || options_.end_at_once) {
+  const EndSignals::Meaning meaning = end_signals_.OnSignal(number);
+  if (meaning == EndSignals::Meaning::kNothingNew) return;
+  if (meaning == EndSignals::Meaning::kEndAtOnce || options_.end_at_once) {
     at_once_ = true;
     return EndChildren();
   }
-  interrupted_at_ = now;
-  interrupted_by_ = number;
   replacements_.Stop();
   if (options_.note) options_.note("eps: finishing the step in progress; once more ends at once");
   if (daemon_.running()) kill(daemon_.pid, number);
@@ -342,8 +338,8 @@ SittingEnd Sitting::DaemonEnded() {
   // was told to end as they had crashed the signal came too late.
   const bool all_left =
       std::all_of(workers_.begin(), workers_.end(), [](const Worker& worker) { return worker.process.ended_well(); });
-  if (EndedForSignal(daemon_) && (!none_left_ || (interrupted_at_.has_value() && (!gave_up_ || all_left)))) {
-    return {.exit_code = interrupted_at_.has_value() ? kExitSignal + interrupted_by_ : code,
+  if (EndedForSignal(daemon_) && (!none_left_ || (is_interrupted() && (!gave_up_ || all_left)))) {
+    return {.exit_code = is_interrupted() ? kExitSignal + end_signals_.first() : code,
             .errors = {absl::StrCat("ended by a signal; ", NewestCheckpointText(options_.out))}};
   }
   const std::vector<const Worker*> workers = WorkersThatCount();
@@ -355,7 +351,7 @@ SittingEnd Sitting::DaemonEnded() {
     RemoveNewFolder();
     return {.exit_code = kExitDoesNotFit, .errors = {why.empty() ? Ended(first) : why}, .too_small = TooSmall()};
   }
-  const bool is_wanted = interrupted_at_.has_value() || replacements_.run_is_being_stopped();  // that it ends
+  const bool is_wanted = is_interrupted() || replacements_.run_is_being_stopped();  // that it ends
   SittingEnd end = {.exit_code = kExitFailed,
                     .too_small = TooSmall(),
                     .may_go_on = (WIFSIGNALED(status) || code == kExitStepLost) && !is_wanted};
@@ -421,7 +417,7 @@ void Sitting::WaitForWorkers() {
   EndChildren();
 }
 
-// It ends at once by a second signal, which must come a second after the first (server::Interrupts), and takes what it
+// It ends at once by a second signal, which must come a second after the first (EndSignals), and takes what it
 // has in the temporary folder with it, which it cannot when killed.
 void Sitting::AbortDaemon() {
   const absl::Time deadline = absl::Now() + kAbortTime;

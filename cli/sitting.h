@@ -1,11 +1,9 @@
 #ifndef EPS_CLI_SITTING_H_
 #define EPS_CLI_SITTING_H_
 
-#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -17,6 +15,7 @@
 #include "cli/order_follower.h"
 #include "cli/signal_queue.h"
 #include "cli/worker_replacements.h"
+#include "common/base/end_signals.h"
 #include "common/grpc/credentials.h"
 #include "proto/control.pb.h"
 
@@ -123,6 +122,7 @@ class Sitting {
   void AbortDaemon();
   void EndStart();
   bool AnyRunning() const;
+  bool is_interrupted() const { return end_signals_.first() != 0; }
   void EndChildren();
 
   const SittingOptions options_;
@@ -137,8 +137,7 @@ class Sitting {
   WorkerReplacements replacements_;
   bool none_left_ = false;  // the last worker has died
   bool gave_up_ = false;    // and the daemon was told to end for that, and for no signal
-  std::optional<std::chrono::steady_clock::time_point> interrupted_at_;  // by the first signal
-  int interrupted_by_ = 0;                                               // that one
+  EndSignals end_signals_;
   bool at_once_ = false;  // children were ended before they could end by themselves
 };
 

@@ -21,19 +21,13 @@ void Interrupts::OnSignal(int number) {
   MutexLock lock(mu_);
   any_ = true;
   came_.NotifyAll();
-  const bool is_second = first_ != 0;
-  if (number != SIGHUP && !is_second) {
-    first_ = number;
-    first_at_ = clock_();
-  }
+  const auto meaning = number == SIGHUP ? EndSignals::Meaning::kEndInOrder : signals_.OnSignal(number);
   if (start_ != nullptr) start_->Cancel();
   if (daemon_ == nullptr) return;
-  if (number != SIGHUP && is_second && clock_() - first_at_ < kRepeat) return;
   const std::string name = NameOf(number);
-  if (number != SIGHUP && is_second) {
+  if (meaning == EndSignals::Meaning::kEndInOrder) daemon_->Stop(name);
+  if (meaning == EndSignals::Meaning::kEndAtOnce) {
     daemon_->Abort(absl::CancelledError(absl::StrCat("ended at once by a second signal, ", name)));
-  } else {
-    daemon_->Stop(name);
   }
 }
 
@@ -41,18 +35,18 @@ void Interrupts::OnStarted(Daemon* daemon) {
   MutexLock lock(mu_);
   start_ = nullptr;
   daemon_ = daemon;
-  if (any_) daemon_->Stop(NameOf(first_ != 0 ? first_ : SIGHUP));
+  if (any_) daemon_->Stop(NameOf(signals_.first() != 0 ? signals_.first() : SIGHUP));
 }
 
 int Interrupts::first() {
   MutexLock lock(mu_);
-  return first_ != 0 || !any_ ? first_ : SIGHUP;
+  return signals_.first() != 0 || !any_ ? signals_.first() : SIGHUP;
 }
 
 int Interrupts::OnRunOver() {
   MutexLock lock(mu_);
   daemon_ = nullptr;
-  return first_;
+  return signals_.first();
 }
 
 void Interrupts::Linger(absl::Duration linger) {

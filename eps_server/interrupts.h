@@ -5,6 +5,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/time/time.h"
+#include "common/base/end_signals.h"
 #include "common/base/long_work.h"
 #include "common/base/monotonic_clock.h"
 #include "common/base/mutex.h"
@@ -12,20 +13,16 @@
 
 namespace eps::server {
 
-// What signals mean to a daemon. While it starts, the first one ends it. From OnStarted on the first SIGINT or SIGTERM
-// stops it after the step in progress, a second one ends it at once. What comes within kRepeat is the same signal:
-// `timeout` signals a process and then its group, and a service manager all processes of a group, of which `eps train`
-// passes its own on. SIGHUP says that whoever started us is gone, once for each of its threads: however often it comes,
-// it asks to stop and never to end at once. After the run, any of them ends the lingering.
+// What signals mean to a daemon (EndSignals). While it starts, any of them ends it. From OnStarted on the first SIGINT or
+// SIGTERM stops it after the step in progress, a second one ends it at once. SIGHUP, however often it comes, asks to stop,
+// and is no first one. After the run, any of them ends the lingering.
 //
 // Threads: safe
 class Interrupts {
  public:
-  static constexpr absl::Duration kRepeat = absl::Seconds(1);
-
   // `start`: what is done until OnStarted.
   explicit Interrupts(LongWork* start, MonotonicClock clock = SteadyClock())
-      : clock_(std::move(clock)), start_(start) {}
+      : start_(start), signals_(std::move(clock)) {}
 
   void OnSignal(int number) ABSL_LOCKS_EXCLUDED(mu_);
 
@@ -39,13 +36,11 @@ class Interrupts {
   void Linger(absl::Duration linger) ABSL_LOCKS_EXCLUDED(mu_);
 
  private:
-  const MonotonicClock clock_;
   Mutex mu_;  // held while the daemon is told, which is short, so that it does not go meanwhile
   CondVar came_;
   LongWork* start_ ABSL_GUARDED_BY(mu_);           // null: it is over
   Daemon* daemon_ ABSL_GUARDED_BY(mu_) = nullptr;  // null: it has not started, or is over
-  int first_ ABSL_GUARDED_BY(mu_) = 0;             // SIGINT or SIGTERM
-  absl::Duration first_at_ ABSL_GUARDED_BY(mu_);
+  EndSignals signals_ ABSL_GUARDED_BY(mu_);        // SIGINT and SIGTERM
   bool any_ ABSL_GUARDED_BY(mu_) = false;
 };
 

@@ -10,6 +10,7 @@
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
+#include "common/base/end_signals.h"
 #include "common/base/long_work.h"
 #include "common/testing/status_matchers.h"
 #include "gtest/gtest.h"
@@ -36,7 +37,7 @@ TEST(InterruptsTest, TheSecondSignalEndsAtOnceAndSighupNever) {
   interrupts.OnSignal(SIGHUP);
   interrupts.OnSignal(SIGTERM);
   interrupts.OnSignal(SIGTERM);  // the same one, come in two ways
-  now = Interrupts::kRepeat;
+  now = EndSignals::kRepeat;
   interrupts.OnSignal(SIGINT);
   EXPECT_EQ(daemon.told,
             (std::vector<std::string>{"SIGHUP", "SIGHUP", "SIGTERM", "ended at once by a second signal, SIGINT"}));

@@ -1,7 +1,5 @@
 #include "gpu_worker/leave_request.h"
 
-#include <signal.h>
-
 #include <utility>
 
 #include "common/base/exit_code.h"
@@ -11,13 +9,12 @@ namespace eps::worker {
 
 void LeaveRequest::OnSignal(int number) {
   MutexLock lock(mu_);
-  if (first_ != 0) {
-    if (number == SIGHUP || clock_() - first_at_ < kRepeat) return;
+  const EndSignals::Meaning meaning = signals_.OnSignal(number);
+  if (meaning == EndSignals::Meaning::kNothingNew) return;
+  if (meaning == EndSignals::Meaning::kEndAtOnce) {
     LogWarning("worker_ends_at_once", {{"signal", number}});
     return exit_(kExitFailed);
   }
-  first_ = number;
-  first_at_ = clock_();
   LogInfo("leave_asked_for", {{"signal", number}, {"at_once", ask_ == nullptr ? 1 : 0}});
   if (ask_ == nullptr) return exit_(kExitSignal + number);
   ask_();
@@ -25,7 +22,7 @@ void LeaveRequest::OnSignal(int number) {
 
 int LeaveRequest::signal() const {
   MutexLock lock(mu_);
-  return first_;
+  return signals_.first();
 }
 
 void LeaveRequest::Attend(std::function<void()> ask) {

@@ -5,25 +5,22 @@
 #include <utility>
 
 #include "absl/base/thread_annotations.h"
-#include "absl/time/time.h"
+#include "common/base/end_signals.h"
 #include "common/base/monotonic_clock.h"
 #include "common/base/mutex.h"
 
 namespace eps::worker {
 
-// What signals mean to a worker: the first SIGINT, SIGTERM or SIGHUP asks it to leave, once nobody needs what the
-// daemon has given it; where it has no daemon that knows of it as ready, it ends at once. A second one ends it at once,
-// whose work others do again; one within kRepeat is the same, and SIGHUP never a second one, as to the daemon
-// (server::Interrupts).
+// What signals mean to a worker (EndSignals): the first one asks it to leave, once nobody needs what the daemon has given
+// it; where it has no daemon that knows of it as ready, it ends at once. A second one ends it at once, whose work others
+// do again.
 //
 // Threads: safe
 class LeaveRequest {
  public:
-  static constexpr absl::Duration kRepeat = absl::Seconds(1);
-
   // exit: ends the process with that exit code.
   explicit LeaveRequest(std::function<void(int)> exit, MonotonicClock clock = SteadyClock())
-      : exit_(std::move(exit)), clock_(std::move(clock)) {}
+      : exit_(std::move(exit)), signals_(std::move(clock)) {}
 
   void OnSignal(int number) ABSL_LOCKS_EXCLUDED(mu_);
   // The first signal; 0: none came.
@@ -36,11 +33,9 @@ class LeaveRequest {
 
  private:
   const std::function<void(int)> exit_;
-  const MonotonicClock clock_;
   mutable Mutex mu_;  // held while the daemon is asked
   std::function<void()> ask_ ABSL_GUARDED_BY(mu_);
-  int first_ ABSL_GUARDED_BY(mu_) = 0;
-  absl::Duration first_at_ ABSL_GUARDED_BY(mu_);
+  EndSignals signals_ ABSL_GUARDED_BY(mu_);
 };
 
 }  // namespace eps::worker
