@@ -39,7 +39,7 @@ void Say(const std::string& out, const ModelSpec& model, const ModelFolderForm& 
 }  // namespace
 
 absl::Status WriteModel(const std::string& from, const std::string& out, ModelFolderForm form) {
-  EPS_RETURN_IF_ERROR(VerifyCheckpointFolder(from));
+  EPS_RETURN_IF_ERROR(VerifyCheckpointFolder(from, kWeightFiles));
   if (IsStepFolder(from)) {  // whose config.json says what it can, and its manifest all
     EPS_ASSIGN_OR_RETURN(const Manifest manifest, ReadManifest(from));
     EPS_RETURN_IF_ERROR(CheckSaysAll(manifest.run.model));

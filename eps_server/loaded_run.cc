@@ -138,7 +138,7 @@ class RunLoader {
   absl::Status Resume() {
     EPS_ASSIGN_OR_RETURN(run_.checkpointer,
                          Checkpointer::Create(folder_.checkpoints().path(), run_.model, run_.config, claim_));
-    EPS_ASSIGN_OR_RETURN(run_.state, run_.checkpointer->LoadLatest(*run_.store, &work_));
+    EPS_ASSIGN_OR_RETURN(run_.state, run_.checkpointer->LoadLatest(*run_.store, options_.threads, &work_));
     LogInfo("run_resumed", {{"checkpoint", run_.checkpointer->LatestPath()}, {"step", run_.state.version.value()}});
     return absl::OkStatus();
   }

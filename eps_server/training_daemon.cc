@@ -264,10 +264,10 @@ class TrainingDaemon final : public Daemon {
   std::unique_ptr<StepTrace> step_trace_;
   std::unique_ptr<MetricsLog> metrics_;
   std::unique_ptr<DigestLog> digests_;  // null: none is kept
+  Traffic traffic_;
   std::unique_ptr<Coordinator> coordinator_;
   std::unique_ptr<TrainingHost> host_;
   double certificate_expiry_seconds_ = 0;
-  Traffic traffic_;
   std::unique_ptr<SharedMemoryServer> shared_memory_;
   bool is_open_ = false;  // for workers
   bool stopped_early_ = false;

@@ -17,6 +17,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/file_util.h"
 #include "common/base/long_work.h"
+#include "common/base/parallel_for.h"
 #include "common/base/sha256.h"
 #include "common/base/status_macros.h"
 
@@ -90,10 +91,20 @@ std::string DescribeDamage(const std::vector<uint32_t>& found, const std::vector
                       std::min(begin + kPartBytes, num_bytes) - 1);
 }
 
-absl::Status CheckEveryFile(const std::string& folder) {
+absl::Status CheckSum(const std::string& path, const FileSum& wanted, LongWork* work) {
+  EPS_ASSIGN_OR_RETURN(const std::string found, Sha256HexOfFile(path, work));
+  if (found == wanted.sha256) return absl::OkStatus();
+  // Read again, for the parts: only who has a damaged file pays for it.
+  EPS_ASSIGN_OR_RETURN(const FileSum parts, SumFile(path));
+  return absl::DataLossError(absl::StrCat(path, ": found sha256 ", found, ", must be ", wanted.sha256,
+                                          " as its manifest says",
+                                          DescribeDamage(parts.part_crcs, wanted.part_crcs, wanted.num_bytes)));
+}
+
+absl::Status CheckFiles(const std::string& folder, absl::Span<const absl::string_view> files) {
   EPS_ASSIGN_OR_RETURN(const Manifest manifest, ReadManifest(folder));
   EPS_RETURN_IF_ERROR(CheckSizes(folder, manifest));
-  return CheckSums(folder, manifest, kSummedFiles);
+  return CheckSums(folder, manifest, files);
 }
 
 }  // namespace
@@ -158,17 +169,11 @@ absl::Status CheckSums(const std::string& folder, const Manifest& manifest, absl
     for (const absl::string_view name : files) num_bytes += manifest.files.at(std::string(name)).num_bytes;
     work->Begin("checking the checkpoint's sums", num_bytes);
   }
-  for (const absl::string_view name : files) {
-    const std::string path = PathOf(folder, name);
-    EPS_ASSIGN_OR_RETURN(const std::string found, Sha256HexOfFile(path, work));
-    const FileSum& wanted = manifest.files.at(std::string(name));
-    if (found == wanted.sha256) continue;
-    // Read again, for the parts: only who has a damaged file pays for it.
-    EPS_ASSIGN_OR_RETURN(const FileSum parts, SumFile(path));
-    return absl::DataLossError(absl::StrCat(path, ": found sha256 ", found, ", must be ", wanted.sha256,
-                                            " as its manifest says",
-                                            DescribeDamage(parts.part_crcs, wanted.part_crcs, wanted.num_bytes)));
-  }
+  std::vector<absl::Status> found(files.size());
+  ParallelFor(files.size(), [&](size_t i) {
+    found[i] = CheckSum(PathOf(folder, files[i]), manifest.files.at(std::string(files[i])), work);
+  });
+  for (const absl::Status& status : found) EPS_RETURN_IF_ERROR(status);
   return absl::OkStatus();
 }
 
@@ -181,9 +186,9 @@ bool IsStepFolder(const std::string& folder) {
   return Exists(PathOf(folder, kManifestFile)) || ParseStepFolderName(NameOf(folder)).has_value();
 }
 
-absl::Status VerifyCheckpointFolder(const std::string& folder) {
+absl::Status VerifyCheckpointFolder(const std::string& folder, absl::Span<const absl::string_view> files) {
   if (!IsStepFolder(folder)) return absl::OkStatus();
-  const absl::Status status = CheckEveryFile(folder);
+  const absl::Status status = CheckFiles(folder, files);
   if (!status.ok() && !Exists(folder)) {
     return absl::NotFoundError(
         absl::StrCat(folder, ": is not there, or not any more: a run removes checkpoints when it has newer ones"));

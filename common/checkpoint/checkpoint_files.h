@@ -49,7 +49,8 @@ absl::StatusOr<Manifest> ReadManifest(const std::string& folder);
 // Every file of the manifest is there with its size: cheap.
 // Errors: DATA_LOSS naming the file, found and wanted
 absl::Status CheckSizes(const std::string& folder, const Manifest& manifest);
-// As the manifest says, byte for byte, of those files: reads them whole, which `work` is told of; null: nobody is.
+// As the manifest says, byte for byte, of those files: reads them whole, each on a thread of its own, which `work` is told
+// of; null: nobody is.
 // Errors: DATA_LOSS naming the file, found and wanted, and which bytes are damaged · CANCELLED by `work` · the system's
 absl::Status CheckSums(const std::string& folder, const Manifest& manifest, absl::Span<const absl::string_view> files,
                        LongWork* work = nullptr);
@@ -60,10 +61,11 @@ absl::Status CheckComplete(const std::string& folder);
 // One that lost its manifest is damaged; it must not pass as somebody's Hugging Face folder.
 bool IsStepFolder(const std::string& folder);
 
-// Compares a step folder with its manifest: the manifest itself, then the size and the sum of every file. OK for
-// another folder, which has nothing to be compared with.
+// Compares a step folder with its manifest: the manifest itself, the size of every file, then the sums of `files`. OK
+// for another folder, which has nothing to be compared with.
 // Errors: those of ReadManifest, CheckSizes and CheckSums; DATA_LOSS says what to do · NOT_FOUND the folder is gone
-absl::Status VerifyCheckpointFolder(const std::string& folder);
+absl::Status VerifyCheckpointFolder(const std::string& folder,
+                                    absl::Span<const absl::string_view> files = kSummedFiles);
 
 // What `latest` names, in whatever state it is; without a useful `latest` the newest complete one; if none is complete
 // the newest, whose damage is what there is to report.

@@ -203,7 +203,7 @@ TEST(CheckpointFilesTest, OnlyTheFilesAskedForAreSummed) {
   ASSERT_OK_AND_ASSIGN(const Manifest manifest, ReadManifest(f.FolderOf(5)));
   FlipByte(f.FolderOf(5) + "/optimizer.safetensors", 0);
   EXPECT_OK(CheckComplete(f.FolderOf(5)));
-  EXPECT_OK(CheckSums(f.FolderOf(5), manifest, {kConfigFile, kModelFile}));
+  EXPECT_OK(CheckSums(f.FolderOf(5), manifest, kWeightFiles));
   EXPECT_THAT(CheckSums(f.FolderOf(5), manifest, kSummedFiles),
               StatusIs(absl::StatusCode::kDataLoss, "optimizer.safetensors: found sha256"));
 }

@@ -27,6 +27,9 @@ inline constexpr std::array<absl::string_view, 3> kSummedFiles = {
     absl::string_view(kOptimizerFile, sizeof(kOptimizerFile) - 1),
 };
 
+// Of these what a model's weights are read from, with nothing of its training.
+inline constexpr std::array<absl::string_view, 2> kWeightFiles = {kSummedFiles[0], kSummedFiles[1]};
+
 inline constexpr int64_t kManifestFormat = 7;
 
 // sha256 says whether a file is as it was written, the parts' CRC-32 (zlib's) where it is not.

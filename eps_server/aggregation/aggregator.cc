@@ -126,6 +126,10 @@ class AggregatorImpl final : public Aggregator {
     Pump(calls);
   }
 
+  bool AllIn() const override {
+    MutexLock lock(mu_);
+    return coverage_.missing_chunks() == 0;
+  }
   std::vector<bool> MissingVnodes() const override {
     MutexLock lock(mu_);
     return coverage_.MissingVnodes();

@@ -103,6 +103,8 @@ class Aggregator {
   // `complete`; harmless after that.
   virtual void Abandon(const ContributionKey& key) = 0;
 
+  // Whether no chunk of the current step lacks anything.
+  virtual bool AllIn() const = 0;
   // missing[v]: some chunk of the current step still lacks vnode v.
   virtual std::vector<bool> MissingVnodes() const = 0;
   // missing[v]: some chunk of the layer that backward completes next still lacks vnode v: those furthest behind.

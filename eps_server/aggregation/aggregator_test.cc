@@ -281,9 +281,11 @@ TEST_F(AggregatorTest, KnowsWhichVnodesAreMissing) {
   Offer(half, "half");
   ASSERT_TRUE(Add(half, 3)->counted);
   EXPECT_THAT(aggregator_->MissingVnodes(), ElementsAre(false, true, true, true));
+  EXPECT_FALSE(aggregator_->AllIn());
   EXPECT_THAT(steps_in_, IsEmpty());
   ASSERT_GT(Send(Key(kBlock0, 0, {0, 4})), 0);
   EXPECT_THAT(aggregator_->MissingVnodes(), ElementsAre(false, false, false, false));
+  EXPECT_TRUE(aggregator_->AllIn());
   EXPECT_THAT(steps_in_, ElementsAre(0));
 }
 

@@ -20,6 +20,7 @@
 #include "common/numeric/fp8_block.h"
 #include "common/spec/moment_format.h"
 #include "common/tensor/dtype.h"
+#include "eps_server/checkpoint/load_on_threads.h"
 
 namespace eps::server {
 namespace {
@@ -35,16 +36,6 @@ std::vector<size_t> FirstTensors(const ModelSpec& model) {
     next += blob->tensors.size();
   }
   return first;
-}
-
-// Calls `visit(first_elem, num_elems)` for a tensor's pieces of at most a chunk.
-template <typename Visit>
-absl::Status ForEachPiece(const TensorSpec& tensor, const Visit& visit) {
-  const int64_t num_elems = tensor.num_elems();
-  for (int64_t first = 0; first < num_elems; first += kChunkElems) {
-    EPS_RETURN_IF_ERROR(visit(first, std::min(kChunkElems, num_elems - first)));
-  }
-  return absl::OkStatus();
 }
 
 // ---- Writing ----------------------------------------------------------------------------------------------
@@ -225,29 +216,33 @@ int64_t DataBytes(const SafetensorsReader& file) {
   return num_bytes;
 }
 
-// Hands each of `entries`, a piece at a time, to `load(blob, which of a tensor, offset_elems, values)`: `per_tensor` of each
-// tensor, of frozen blobs too if it says so.
-template <typename Load>
-absl::Status ReadTensors(const SafetensorsReader& file, const ModelSpec& model,
-                         const std::vector<SafetensorsEntry>& entries, size_t per_tensor, bool with_frozen,
-                         LongWork* work, const Load& load) {
-  std::vector<float> buffer(kChunkElems);
-  auto entry = entries.begin();
-  for (const BlobSpec* blob : BlobsInFileOrder(model, with_frozen)) {
-    for (const TensorSpec& tensor : blob->tensors) {
-      for (size_t which = 0; which < per_tensor; ++which, ++entry) {
-        const SafetensorsEntry& stored = *file.Find(entry->name);
-        EPS_RETURN_IF_ERROR(ForEachPiece(tensor, [&](int64_t first, int64_t num_elems) -> absl::Status {
-          const auto values = absl::MakeSpan(buffer).subspan(0, static_cast<size_t>(num_elems));
-          EPS_RETURN_IF_ERROR(file.ReadFloatsAt(stored, first, values));
-          load(blob->id, static_cast<int>(which), tensor.offset_elems + first, values);
-          const int64_t elem_bytes = stored.num_bytes / tensor.num_elems();
-          return AddTo(work, num_elems * elem_bytes);
-        }));
-      }
-    }
+// What is read and stored at once.
+struct Piece {
+  const SafetensorsReader* file;
+  const SafetensorsEntry* stored;  // the file's
+  BlobId blob;
+  int moment;                     // -1: masters
+  int64_t first_elem, num_elems;  // of the tensor
+  int64_t blob_elem;              // where the blob has the first
+  int64_t num_bytes;              // of the file
+};
+
+// Adds a tensor of `file`.
+void AddPieces(const SafetensorsReader& file, const std::string& name, BlobId blob, const TensorSpec& tensor,
+               int moment, std::vector<Piece>& pieces) {
+  const SafetensorsEntry& stored = *file.Find(name);
+  const int64_t elem_bytes = stored.num_bytes / tensor.num_elems();
+  for (int64_t first = 0; first < tensor.num_elems(); first += kChunkElems) {
+    const int64_t num_elems = std::min(kChunkElems, tensor.num_elems() - first);
+    pieces.push_back({.file = &file,
+                      .stored = &stored,
+                      .blob = blob,
+                      .moment = moment,
+                      .first_elem = first,
+                      .num_elems = num_elems,
+                      .blob_elem = tensor.offset_elems + first,
+                      .num_bytes = num_elems * elem_bytes});
   }
-  return absl::OkStatus();
 }
 
 }  // namespace
@@ -264,7 +259,7 @@ absl::Status WriteCheckpointFolder(const std::string& folder, StateCapture& capt
 }
 
 absl::Status LoadTensors(const std::string& folder, const ModelSpec& model, const Manifest& manifest, LoadWhat what,
-                         Store& store, LongWork* work) {
+                         int threads, Store& store, LongWork* work) {
   const int num_moments = manifest.run.optimizer.num_moments();
   const std::vector<SafetensorsEntry> master_entries = MasterEntries(model, manifest.run.precision.wire);
   const std::vector<SafetensorsEntry> moment_entries = MomentEntries(model, manifest.run);
@@ -274,17 +269,31 @@ absl::Status LoadTensors(const std::string& folder, const ModelSpec& model, cons
     EPS_CHECK(store.num_moments() == num_moments && store.moment_format() == manifest.run.precision.moments);
     EPS_ASSIGN_OR_RETURN(moments, OpenTensors(PathOf(folder, kOptimizerFile), moment_entries));
   }
+  std::vector<Piece> pieces;
+  auto master = master_entries.begin(), moment = moment_entries.begin();
+  for (const BlobSpec* blob : BlobsInFileOrder(model, /*with_frozen=*/true)) {
+    for (const TensorSpec& tensor : blob->tensors) AddPieces(*masters, master++->name, blob->id, tensor, -1, pieces);
+  }
+  for (const BlobSpec* blob : BlobsInFileOrder(model, /*with_frozen=*/false)) {
+    if (moments == nullptr) break;
+    for (const TensorSpec& tensor : blob->tensors) {
+      for (int i = 0; i < num_moments; ++i) AddPieces(*moments, moment++->name, blob->id, tensor, i, pieces);
+    }
+  }
   if (work != nullptr) {
     work->Begin("reading the checkpoint", DataBytes(*masters) + (moments == nullptr ? 0 : DataBytes(*moments)));
   }
-  EPS_RETURN_IF_ERROR(ReadTensors(*masters, model, master_entries, 1, /*with_frozen=*/true, work,
-                                  [&](BlobId blob, int, int64_t offset, auto values) {
-                                    store.LoadMaster(blob, manifest.state.version, offset, values);
-                                  }));
-  if (moments == nullptr) return absl::OkStatus();
-  return ReadTensors(
-      *moments, model, moment_entries, static_cast<size_t>(num_moments), /*with_frozen=*/false, work,
-      [&](BlobId blob, int which, int64_t offset, auto values) { store.LoadMoment(blob, which, offset, values); });
+  return LoadOnThreads(pieces.size(), threads, [&](size_t i, absl::Span<float> buffer) -> absl::Status {
+    const Piece& piece = pieces[i];
+    const auto values = buffer.subspan(0, static_cast<size_t>(piece.num_elems));
+    EPS_RETURN_IF_ERROR(piece.file->ReadFloatsAt(*piece.stored, piece.first_elem, values));
+    if (piece.moment < 0) {
+      store.LoadMaster(piece.blob, manifest.state.version, piece.blob_elem, values);
+    } else {
+      store.LoadMoment(piece.blob, piece.moment, piece.blob_elem, values);
+    }
+    return AddTo(work, piece.num_bytes);
+  });
 }
 
 }  // namespace eps::server

@@ -31,12 +31,12 @@ absl::Status WriteCheckpointFolder(const std::string& folder, StateCapture& capt
                                    const RunConfig& run, const RunState& state, PatientThread& patient);
 
 // Fills an empty store with masters and moments, or with masters alone, at the manifest's step. The files are
-// checked to hold exactly the model's tensors before the first one is stored; their sums are CheckSums' matter. `work` is
-// told how far it is; null: nobody is.
+// checked to hold exactly the model's tensors before the first one is stored; their sums are CheckSums' matter. With up to
+// `threads` threads: the same bits for any number. `work` is told how far it is; null: nobody is.
 // Errors: DATA_LOSS naming file and tensor · CANCELLED by `work`
 enum class LoadWhat { kMastersAndMoments, kMasters };
 absl::Status LoadTensors(const std::string& folder, const ModelSpec& model, const Manifest& manifest, LoadWhat what,
-                         Store& store, LongWork* work = nullptr);
+                         int threads, Store& store, LongWork* work = nullptr);
 
 }  // namespace eps::server
 

@@ -53,12 +53,13 @@ class FolderCheckpointer final : public Checkpointer {
     return WriteCopied(store, state, capture);
   }
 
-  absl::StatusOr<RunState> LoadLatest(Store& store, LongWork* work) override {
+  absl::StatusOr<RunState> LoadLatest(Store& store, int threads, LongWork* work) override {
     EPS_ASSIGN_OR_RETURN(const Version version, FindNewestCheckpoint(directory_));
     const std::string folder = directory_.FolderOf(version);
     absl::StatusOr<Manifest> manifest = CheckForResume(version, folder, work);
     absl::Status status = manifest.status();
-    if (status.ok()) status = LoadTensors(folder, model_, *manifest, LoadWhat::kMastersAndMoments, store, work);
+    if (status.ok())
+      status = LoadTensors(folder, model_, *manifest, LoadWhat::kMastersAndMoments, threads, store, work);
     // Of another run or format nothing is damaged. All else, a disk that cannot be read too, is.
     if (!status.ok() && !absl::IsFailedPrecondition(status) && !absl::IsCancelled(status)) {
       return absl::DataLossError(absl::StrCat(status.message(), "; ", WhatToDo(version)));

@@ -59,11 +59,11 @@ class Checkpointer {
   //         `order` does not have each blob once, or `state` is one that no run has
   virtual absl::StatusOr<std::string> Write(const Store& store, const RunState& state, const Capture& capture) = 0;
 
-  // Loads the newest complete checkpoint into an empty store: masters, moments; publishes nothing. `work` is told how
-  // far it is; null: nobody is.
+  // Loads the newest complete checkpoint into an empty store, with up to `threads` threads: masters, moments; publishes
+  // nothing. `work` is told how far it is; null: nobody is.
   // Errors: NOT_FOUND there is none · FAILED_PRECONDITION of another run: names the fields that differ ·
   //         DATA_LOSS a checksum or size is wrong: names file and what to do · CANCELLED by `work`
-  virtual absl::StatusOr<RunState> LoadLatest(Store& store, LongWork* work = nullptr) = 0;
+  virtual absl::StatusOr<RunState> LoadLatest(Store& store, int threads = 1, LongWork* work = nullptr) = 0;
 
   // Of the newest that this object found or wrote; "" if there is none.
   virtual std::string LatestPath() const = 0;

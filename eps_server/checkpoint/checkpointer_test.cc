@@ -87,7 +87,7 @@ TEST_P(RoundTripTest, EveryBitComesBack) {
             (std::vector<std::string>{"config.json", "manifest.json", "model.safetensors", "optimizer.safetensors"}));
 
   const std::unique_ptr<Store> loaded = Store::Create(f.model, f.run).value();
-  ASSERT_OK_AND_ASSIGN(const RunState read, f.Open()->LoadLatest(*loaded));
+  ASSERT_OK_AND_ASSIGN(const RunState read, f.Open()->LoadLatest(*loaded, /*threads=*/4));
   EXPECT_EQ(read.version, Version(7));
   EXPECT_EQ(read.losses, state.losses);
   EXPECT_EQ(read.gradient_norms, state.gradient_norms);

@@ -1,12 +1,9 @@
 // Where a run that does not resume gets its weights; declared in checkpointer.h.
 
 #include <algorithm>
-#include <atomic>
 #include <cmath>
 #include <cstdint>
 #include <memory>
-#include <thread>
-#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -18,9 +15,7 @@
 #include "common/base/ids.h"
 #include "common/base/log.h"
 #include "common/base/long_work.h"
-#include "common/base/mutex.h"
 #include "common/base/status_macros.h"
-#include "common/base/thread.h"
 #include "common/checkpoint/checkpoint_files.h"
 #include "common/checkpoint/manifest.h"
 #include "common/formats/model_folder.h"
@@ -28,6 +23,7 @@
 #include "common/model/hf_config.h"
 #include "common/model/model_spec.h"
 #include "eps_server/checkpoint/checkpointer.h"
+#include "eps_server/checkpoint/load_on_threads.h"
 #include "eps_server/store/store.h"
 #include "nlohmann/json.hpp"
 
@@ -79,40 +75,18 @@ std::vector<Part> CutIntoParts(const ModelSpec& model) {
   return parts;
 }
 
-// Stores what `make(part, values)` makes of every part, with up to `threads` threads that take the parts in their
-// order: the same bits for any number. The first error ends it, and is returned. `work` is told of each part, in fp32.
+// Stores what `make(part, values)` makes of every part: the same bits for any number of threads. `work` is told of each
+// part, in fp32.
 template <typename Make>
 absl::Status FillStore(const ModelSpec& model, int threads, Store& store, LongWork* work, const Make& make) {
   const std::vector<Part> parts = CutIntoParts(model);
-  std::atomic<size_t> next = 0;
-  Mutex mu;
-  absl::Status status;  // under mu
-  const auto fill_part = [&](const Part& part, absl::Span<float> values) -> absl::Status {
+  return LoadOnThreads(parts.size(), threads, [&](size_t i, absl::Span<float> buffer) -> absl::Status {
+    const Part& part = parts[i];
+    const auto values = buffer.subspan(0, static_cast<size_t>(part.num_elems));
     EPS_RETURN_IF_ERROR(make(part, values));
     store.LoadMaster(part.blob, kInitialVersion, part.tensor->offset_elems + part.first_elem, values);
     return AddTo(work, part.num_elems * static_cast<int64_t>(sizeof(float)));
-  };
-  const auto fill = [&] {
-    std::vector<float> buffer(kChunkElems);
-    for (size_t i = next++; i < parts.size(); i = next++) {
-      const auto values = absl::MakeSpan(buffer).subspan(0, static_cast<size_t>(parts[i].num_elems));
-      if (absl::Status filled = fill_part(parts[i], values); !filled.ok()) {
-        MutexLock lock(mu);
-        if (status.ok()) status = std::move(filled);
-        next = parts.size();
-        return;
-      }
-    }
-  };
-  std::vector<std::thread> helpers;
-  for (int t = 1; t < threads && static_cast<size_t>(t) < parts.size(); ++t) {
-    absl::StatusOr<std::thread> helper = StartThread(fill);
-    if (!helper.ok()) break;  // those that there are do it all
-    helpers.push_back(*std::move(helper));
-  }
-  fill();
-  for (std::thread& helper : helpers) helper.join();
-  return status;
+  });
 }
 
 // Weights of a run that diverged, or a damaged file: nothing can be computed with them.
@@ -130,7 +104,7 @@ absl::Status CheckStepFolder(const std::string& folder, LongWork* work) {
   EPS_ASSIGN_OR_RETURN(const Manifest manifest, ReadManifest(folder));
   EPS_RETURN_IF_ERROR_WITH(CheckSaysAll(manifest.run.model), folder);
   EPS_RETURN_IF_ERROR(CheckSizes(folder, manifest));
-  return CheckSums(folder, manifest, {kConfigFile, kModelFile}, work);
+  return CheckSums(folder, manifest, kWeightFiles, work);
 }
 
 }  // namespace

@@ -29,7 +29,7 @@ struct ServingCheckpoint {
 };
 
 struct ServingOptions {
-  int threads = 1;  // that load a Hugging Face folder
+  int threads = 1;  // that load the weights
   // The context of the run, at most, where positions are no parameters of the model; 0: what the run or the folder has.
   int64_t max_context = 0;
   LongWork* work = nullptr;  // is told how far it is; null: nobody is

@@ -111,6 +111,19 @@ TEST(MetricsLogTest, ARunWithoutEvaluationsHasNoFileOfThem) {
   EXPECT_FALSE(std::filesystem::exists(path));
 }
 
+TEST(MetricsLogTest, AResumeOfAFileWithoutAWholeLineOrWithoutAStepToKeepBeginsItAnew) {
+  for (const std::string& text :
+       {std::string(), std::string("{\"step\": 0, \"lo"), std::string("\n\n"),
+        MetricsLine(ReportOf(7)) + MetricsLine(ReportOf(8)), std::string("no line of JSON\n")}) {
+    TempDir dir;
+    ASSERT_OK(WriteFileAtomically(dir.File("metrics.jsonl"), text));
+    ASSERT_OK_AND_ASSIGN(auto log, MetricsLog::Open(RunFolder(dir.path()), /*evaluates=*/false, 3));
+    log->OnCommit(ReportOf(3));
+    log.reset();
+    EXPECT_THAT(StepsIn(dir.File("metrics.jsonl")), ElementsAre(3)) << text;
+  }
+}
+
 TEST(MetricsLogTest, ANewRunStartsWithAnEmptyFile) {
   TempDir dir;
   const std::string path = dir.File("metrics.jsonl");

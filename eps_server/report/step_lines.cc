@@ -1,52 +1,60 @@
 #include "eps_server/report/step_lines.h"
 
+#include <errno.h>
 #include <fcntl.h>
+#include <unistd.h>
 
+#include <cstddef>
+#include <filesystem>
+#include <system_error>
 #include <utility>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 #include "common/base/log.h"
 #include "common/base/status_macros.h"
+#include "common/formats/mapped_file.h"
 #include "nlohmann/json.hpp"
 
 namespace eps::server {
 namespace {
 
-constexpr int64_t kMaxBytes = int64_t{4} << 30;          // ten million steps
 constexpr int64_t kMaxWaitingBytes = int64_t{16} << 20;  // 40,000 steps, while a disk hangs
 
-// The lines of `text` that are whole and of steps before `first_step`.
-std::string KeepLines(const std::string& text, int64_t first_step) {
-  std::string kept;
-  for (size_t begin = 0; begin < text.size();) {
-    const size_t end = text.find('\n', begin);
-    if (end == std::string::npos) break;
-    const auto line = nlohmann::json::parse(text.begin() + begin, text.begin() + end, nullptr, false);
-    if (line.is_object()) {
-      const auto step = line.find("step");
-      if (step != line.end() && step->is_number_integer() && step->get<int64_t>() < first_step) {
-        kept.append(text, begin, end + 1 - begin);
-      }
-    }
-    begin = end + 1;
+bool IsOfStepBefore(absl::string_view line, int64_t first_step) {
+  const auto parsed = nlohmann::json::parse(line.begin(), line.end(), nullptr, false);
+  if (!parsed.is_object()) return false;
+  const auto step = parsed.find("step");
+  return step != parsed.end() && step->is_number_integer() && step->get<int64_t>() < first_step;
+}
+
+// Where the last whole line of a step before `first_step` ends; 0: there is none. Looks at the file from its end on, and
+// no further than it must: that of millions of steps has gigabytes.
+absl::StatusOr<int64_t> EndOfStepsBefore(const std::string& path, int64_t first_step) {
+  std::error_code ignored;
+  if (first_step == 0 || std::filesystem::file_size(path, ignored) == 0) return 0;
+  const absl::StatusOr<std::unique_ptr<MappedFile>> file = MappedFile::Open(path);
+  if (absl::IsNotFound(file.status())) return 0;  // a run may be resumed from its checkpoints alone
+  EPS_RETURN_IF_ERROR(file.status());
+  absl::string_view kept(reinterpret_cast<const char*>((*file)->bytes().data()), (*file)->bytes().size());
+  kept = kept.substr(0, kept.rfind('\n') + 1);  // npos + 1: not one line is whole
+  while (!kept.empty()) {
+    const size_t begin = kept.substr(0, kept.size() - 1).rfind('\n') + 1;
+    if (IsOfStepBefore(kept.substr(begin), first_step)) break;
+    kept = kept.substr(0, begin);
   }
-  return kept;
+  return static_cast<int64_t>(kept.size());
 }
 
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<StepLines>> StepLines::Open(const std::string& path, int64_t first_step) {
-  std::string kept;
-  if (first_step > 0) {
-    absl::StatusOr<std::string> text = ReadFile(path, kMaxBytes);
-    // A run may be resumed from its checkpoints alone.
-    if (!text.ok() && text.status().code() != absl::StatusCode::kNotFound) return text.status();
-    if (text.ok()) kept = KeepLines(*text, first_step);
-  }
-  EPS_RETURN_IF_ERROR(WriteFileAtomically(path, kept));
-  EPS_ASSIGN_OR_RETURN(FileDescriptor file, OpenFile(path, O_WRONLY));
-  return std::unique_ptr<StepLines>(new StepLines(path, std::move(file), static_cast<int64_t>(kept.size())));
+  EPS_RETURN_IF_ERROR(CheckReplaceable(path));
+  EPS_ASSIGN_OR_RETURN(const int64_t num_bytes, EndOfStepsBefore(path, first_step));
+  EPS_ASSIGN_OR_RETURN(FileDescriptor file, OpenFile(path, O_WRONLY | O_CREAT));
+  if (ftruncate(file.get(), static_cast<off_t>(num_bytes)) != 0) return FileError(errno, "shorten", path);
+  return std::unique_ptr<StepLines>(new StepLines(path, std::move(file), num_bytes));
 }
 
 StepLines::StepLines(std::string path, FileDescriptor file, int64_t num_bytes)

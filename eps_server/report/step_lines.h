@@ -18,8 +18,8 @@ namespace eps::server {
 // Threads: one at a time
 class StepLines {
  public:
-  // Keeps the lines of `path` whose step is less than `first_step`, and removes all others, also one that a killed
-  // process wrote in half. Errors: the system's, naming the file
+  // Keeps the lines of `path` up to the last one whose step is less than `first_step`, and removes what follows, also a
+  // line that a killed process wrote in half. Errors: the system's, naming the file · CheckReplaceable's
   static absl::StatusOr<std::unique_ptr<StepLines>> Open(const std::string& path, int64_t first_step);
 
   // `line` ends with its end of line. It is in the file soon, and before the end of this object: whoever calls waits for

@@ -15,7 +15,7 @@ namespace eps::server {
 
 struct DataServiceOptions {
   uint64_t incarnation = 0;          // of this process
-  const ModelSpec* model = nullptr;  // these outlive the server that the service is registered with
+  const ModelSpec* model = nullptr;  // these outlive the server that the service is registered with, and all answers
   Store* store = nullptr;
   Aggregator* aggregator = nullptr;     // null: nothing is trained, and a push is refused
   Version last_version;                 // of the run: no later one will ever be made

@@ -149,7 +149,7 @@ class PullCall final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::By
 
   void OnDone() override { self_.reset(); }
 
-  const DataServiceOptions& options_;
+  const DataServiceOptions options_;  // not the service's own: an answer of the store may come when that is gone
   // Used by gRPC between a Start and its reaction.
   grpc::ByteBuffer incoming_;
   grpc::ByteBuffer message_;

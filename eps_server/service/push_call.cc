@@ -95,9 +95,13 @@ class PushCall final : public QueuedStream<grpc::ByteBuffer, grpc::ByteBuffer> {
       EPS_ASSIGN_OR_RETURN(place, contributions_.Take(header));
     }
     if (!place.wanted) return absl::OkStatus();
-    payload_.resize(header.payload_bytes);
-    message.CopyPayload(absl::MakeSpan(payload_));
-    EPS_ASSIGN_OR_RETURN(const ChunkOutcome outcome, options_.aggregator->AddChunk(place.key, header.chunk, payload_));
+    const auto copy = [&message](absl::Span<std::byte> to) {
+      message.CopyPayload(to);
+      return absl::OkStatus();
+    };
+    EPS_ASSIGN_OR_RETURN(
+        const ChunkOutcome outcome,
+        options_.aggregator->AddChunk(place.key, header.chunk, {.num_bytes = header.payload_bytes, .copy = copy}));
     if (outcome.complete || place.last) {
       {
         MutexLock lock(mu_);
@@ -130,10 +134,9 @@ class PushCall final : public QueuedStream<grpc::ByteBuffer, grpc::ByteBuffer> {
     self_.reset();
   }
 
-  // Fixed after construction.
-  const DataServiceOptions& options_;
-  // Of the reading reaction, one at a time. A chunk in one piece: at most 1 MiB a stream, and it stays in cache.
-  std::vector<std::byte> payload_;
+  // Fixed after construction. Not the service's own: an answer of the aggregator may come when that is gone.
+  const DataServiceOptions options_;
+  // Of the reading reaction, one at a time.
   WorkerId worker_;  // as its last offer says: for the log, nothing depends on it
 
   Mutex mu_;

@@ -52,7 +52,6 @@ ContributionKey ToKey(const SharedMessage& offer) {
 SharedMemoryConnection::SharedMemoryConnection(const SharedMemoryOptions& options, FileDescriptor socket)
     : options_(options),
       layout_(*options.model, options.store->wire_dtype(), options.store->wire_versions()),
-      incarnation_(options.incarnation),
       socket_(std::move(socket)),
       contributions_(*options.model) {}
 
@@ -121,7 +120,7 @@ absl::StatusOr<SharedMessage> SharedMemoryConnection::ReceiveHello() {
     return Wrong("hello: kind", absl::StrCat(static_cast<int>(hello.kind)), "1 or 6: it comes first");
   }
   worker_ = WorkerId(hello.step);
-  if (hello.incarnation != incarnation_) {
+  if (hello.incarnation != options_.incarnation) {
     return absl::FailedPreconditionError(
         absl::StrCat("hello: incarnation: ", hello.incarnation, " is not this daemon's: attach anew"));
   }
@@ -138,7 +137,7 @@ absl::Status SharedMemoryConnection::ShakeHands() {
                        SharedSegment::Create("eps-inbox", hello.offset_bytes, SegmentWriter::kReceiver));
   inbox_ = std::make_shared<const SharedSegment>(std::move(inbox));
   const std::string welcome = EncodeSharedMessage({.kind = SharedMessageKind::kWelcome,
-                                                   .incarnation = incarnation_,
+                                                   .incarnation = options_.incarnation,
                                                    .step = layout_.segment_bytes(),
                                                    .offset_bytes = hello.offset_bytes});
   const SharedSegment& weights = *options_.store->wire_segment();
@@ -154,8 +153,8 @@ absl::Status SharedMemoryConnection::ShakeHands() {
 
 absl::Status SharedMemoryConnection::Handle(absl::string_view packet) {
   EPS_ASSIGN_OR_RETURN(const SharedMessage message, DecodeSharedMessage(packet));
-  if (message.incarnation != incarnation_) {
-    return Wrong("incarnation", absl::StrCat(message.incarnation), absl::StrCat(incarnation_));
+  if (message.incarnation != options_.incarnation) {
+    return Wrong("incarnation", absl::StrCat(message.incarnation), absl::StrCat(options_.incarnation));
   }
   switch (message.kind) {
     case SharedMessageKind::kPull:
@@ -349,7 +348,7 @@ absl::StatusOr<std::optional<SharedMemoryConnection::TakenChunk>> SharedMemoryCo
                       .staged = copy.staged};
   const ChunkHeader header = {.kind = ChunkKind::kGradient,
                               .dtype = copy.key.dtype,
-                              .incarnation = incarnation_,
+                              .incarnation = options_.incarnation,
                               .step = copy.key.step.value(),
                               .blob = copy.key.blob,
                               .use = copy.key.use,
@@ -426,7 +425,7 @@ void SharedMemoryConnection::EndRead(uint32_t number, bool complete) {
 }
 
 void SharedMemoryConnection::Reply(SharedMessage message) {
-  message.incarnation = incarnation_;
+  message.incarnation = options_.incarnation;
   channel_->Send(EncodeSharedMessage(message));
 }
 
@@ -442,8 +441,9 @@ void SharedMemoryConnection::End(const absl::Status& status) {
     copies_changed_.NotifyAll();
   }
   if (!connected) return;
-  channel_->Close(status, EncodeSharedMessage(
-                              {.kind = SharedMessageKind::kRefused, .incarnation = incarnation_, .refusal = status}));
+  channel_->Close(status,
+                  EncodeSharedMessage(
+                      {.kind = SharedMessageKind::kRefused, .incarnation = options_.incarnation, .refusal = status}));
 }
 
 void SharedMemoryConnection::Close(absl::Status reason) { End(reason); }

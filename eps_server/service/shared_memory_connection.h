@@ -40,7 +40,6 @@ namespace eps::server {
 //          after the end, so it is kept alive by them.
 class SharedMemoryConnection : public std::enable_shared_from_this<SharedMemoryConnection> {
  public:
-  // `options` outlives Run and every answer, not what is lent: whoever gives that back touches members alone.
   SharedMemoryConnection(const SharedMemoryOptions& options, FileDescriptor socket);
 
   // Serves until the peer is gone or wrong, or Close.
@@ -109,9 +108,9 @@ class SharedMemoryConnection : public std::enable_shared_from_this<SharedMemoryC
   bool ended() const ABSL_LOCKS_EXCLUDED(mu_);
 
   // Fixed after construction.
-  const SharedMemoryOptions& options_;
+  const SharedMemoryOptions
+      options_;  // of which what it points to is not there any more when the last loan is given back
   const WireLayout layout_;
-  const uint64_t incarnation_;  // not options_': what is lent is given back after these may be gone
   // Fixed after ShakeHands, but for the socket, which the channel takes over.
   FileDescriptor socket_;
   std::unique_ptr<PacketChannel> channel_;

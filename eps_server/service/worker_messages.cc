@@ -24,6 +24,8 @@
 namespace eps::server {
 namespace {
 
+constexpr size_t kMaxWhyBytes = 4096;  // of what a worker says went wrong
+
 absl::Status CheckNotNegative(absl::string_view field, int64_t value) {
   if (value >= 0) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat(field, ": ", value, ", want at least 0"));
@@ -109,7 +111,6 @@ std::vector<VnodeRecord> ToRecords(const proto::PassDone& done) {
 }
 
 GroupReport ToGroupReport(const proto::WorkerEvent& event) {
-  constexpr size_t kMaxWhyBytes = 4096;
   if (event.has_group_founded()) {
     return {.kind = GroupReport::Kind::kFounded,
             .group = event.group_founded().group(),
@@ -122,7 +123,9 @@ GroupReport ToGroupReport(const proto::WorkerEvent& event) {
 }
 
 absl::StatusOr<std::vector<float>> ToLogits(const proto::Inferred& inferred) {
-  if (!inferred.error().empty()) return absl::InternalError(absl::StrCat("the worker says: ", inferred.error()));
+  if (!inferred.error().empty()) {
+    return absl::InternalError(absl::StrCat("the worker says: ", inferred.error().substr(0, kMaxWhyBytes)));
+  }
   const std::string& bytes = inferred.logits();
   if (bytes.empty() || bytes.size() % sizeof(float) != 0) {
     return absl::InvalidArgumentError(absl::StrCat("inferred.logits: ", bytes.size(), " bytes"));

@@ -34,8 +34,6 @@
 namespace eps::server {
 namespace {
 
-// A run whose gradient is not finite so often has diverged, and does not come back.
-constexpr int kMaxSkippedInARow = 20;
 constexpr std::chrono::milliseconds kTick(50);  // how late an expired lease is seen, but for standstills
 
 // Null where nobody asks. Tokens are below the vocabulary, as StepData has checked.
@@ -224,10 +222,10 @@ void CoordinatorImpl::Commit(Actions& actions) {
   progress_.Commit(report, now);
   watch_.OnStepDone(absl::Seconds(report.seconds));
   watch_.OnProgress(now);
-  if (progress_.skipped_in_a_row() == kMaxSkippedInARow) {
-    FailLocked(absl::OutOfRangeError(absl::StrCat("step ", report.step.value(), ": the gradient of the last ",
-                                                  kMaxSkippedInARow, " steps was not finite: ", made.why_skipped,
-                                                  "; lower optimizer.schedule.peak, or warm up longer")));
+  if (progress_.has_diverged()) {
+    FailLocked(absl::OutOfRangeError(absl::StrCat(
+        "step ", report.step.value(), ": the gradient of the last ", progress_.skipped_in_a_row(),
+        " steps was not finite: ", made.why_skipped, "; lower optimizer.schedule.peak, or warm up longer")));
   }
   if (closing_->checkpoint) {
     actions.push_back([this, job = CheckpointJob()] { writer_->Push(job); });
@@ -252,8 +250,7 @@ void CoordinatorImpl::ReportStep(const StepReport& report, const std::string& wh
 
 bool CoordinatorImpl::IsAllIn() const {
   if (ledger() == nullptr || !ledger()->AllRecordsIn()) return false;
-  const std::vector<bool> missing = aggregator_->MissingVnodes();
-  return std::find(missing.begin(), missing.end(), true) == missing.end();
+  return aggregator_->AllIn();
 }
 
 absl::Status CoordinatorImpl::Unfinished() const {

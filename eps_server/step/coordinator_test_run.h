@@ -110,7 +110,7 @@ class MemoryCheckpointer : public Checkpointer {
     latest_ = absl::StrCat("step-", state.version.value());
     return latest_;
   }
-  absl::StatusOr<RunState> LoadLatest(Store&, LongWork*) override { return absl::UnimplementedError("not here"); }
+  absl::StatusOr<RunState> LoadLatest(Store&, int, LongWork*) override { return absl::UnimplementedError("not here"); }
   std::string LatestPath() const override {
     MutexLock lock(mu_);
     return latest_;

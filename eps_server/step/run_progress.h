@@ -26,11 +26,16 @@ class RunProgress {
   const RunState& state() const { return state_; }
   absl::Duration last_commit() const { return last_commit_; }  // or the start
   int skipped_in_a_row() const { return skipped_in_a_row_; }   // the last steps, whose gradient was not finite
+  // Whether so many were skipped that the run does not come back. A loss scale that is still being looked for halves with
+  // each of them: one above 1 is not to blame the run for.
+  bool has_diverged() const { return skipped_in_a_row_ >= kMaxSkippedInARow && last_.loss_scale <= 1; }
 
   // Sets what RunStatus says of steps, losses, speed and time; `end` steps are to be done in all.
   void Fill(RunStatus& status, int64_t end, absl::Duration now) const;
 
  private:
+  static constexpr int kMaxSkippedInARow = 20;
+
   struct Pace {
     double seconds = 0;
     int64_t tokens = 0;

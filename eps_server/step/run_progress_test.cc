@@ -80,5 +80,22 @@ TEST(RunProgressTest, CountsSkippedStepsAndThoseInARow) {
   EXPECT_EQ(StatusOf(progress, 5).skipped_steps, 4);
 }
 
+TEST(RunProgressTest, ARunHasDivergedOnceTwentyStepsWereSkippedThatNoLossScaleIsToBlameFor) {
+  for (const auto& [first_scale, want] : {std::pair(1.0, 20), std::pair(0x1p16, 20), std::pair(0x1p24, 25)}) {
+    RunProgress progress(RunState{}, absl::ZeroDuration());
+    double scale = first_scale;
+    int skipped = 0;
+    for (; !progress.has_diverged() && skipped < 100; ++skipped, scale /= 2) {
+      StepReport report = Report(skipped, 3, 1);
+      report.skipped = true;
+      report.loss_scale = scale;
+      progress.Commit(report, absl::Seconds(skipped));
+    }
+    EXPECT_EQ(skipped, want) << first_scale;
+    progress.Commit(Report(skipped, 3, 1), absl::Seconds(100));
+    EXPECT_FALSE(progress.has_diverged());
+  }
+}
+
 }  // namespace
 }  // namespace eps::server
