@@ -90,7 +90,9 @@ class BlockBench {
                       [=, this] { WeightGradient(x, in, dy, out, dw_, /*adds=*/true); }});
       if (!has_bias) return;
       list.push_back({name + " db", 0,
-                      [=, this] { k_.ColumnSum({.M = s_.M(), .N = out, .x = dy, .out = db_, .scratch = scratch_}); }});
+                      [=, this] {
+                        k_.ColumnSum({.M = s_.M(), .N = out, .ld = out, .x = dy, .out = db_, .scratch = scratch_});
+                      }});
     };
     const auto norm = [&](const char* name, float* x) {
       list.push_back({name, 0, [=, this] {

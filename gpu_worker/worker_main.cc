@@ -274,6 +274,8 @@ int WorkerMain(int argc, char** argv, WorkerHooks hooks) {
   if (absl::Status status = CheckOpenFiles(); !status.ok()) return Report(status, kExitFailed);
   absl::Status done = LimitVectors(flags.vectors);  // before anything computes
   if (done.ok() && !flags.probe && flags.measured_run.empty()) return Run(flags);
+  // Beside the device's own: updates by all cores, and what is measured side by side.
+  if (done.ok()) done = CheckThreadRoom(WorkerThreads(flags.options.threads) + UsableCores());
   if (done.ok()) done = flags.probe ? Probe(flags.options) : Measure(flags);
   return Report(done, WorkerExitCode(done));
 }

@@ -17,6 +17,8 @@
 namespace eps::worker {
 namespace {
 
+constexpr int64_t kMaxLeaseMillis = 86'400'000;  // a day: as --lease-millis
+
 template <typename Number>
 absl::Status Wrong(absl::string_view field, Number found, absl::string_view wanted) {
   return absl::InvalidArgumentError(absl::StrCat(field, ": ", found, ", want ", wanted));
@@ -166,7 +168,9 @@ absl::StatusOr<Order> ToInfer(const proto::Infer& infer, const RunConfig& run) {
 
 absl::StatusOr<Attachment> ToAttachment(const proto::AttachReply& reply) {
   if (reply.worker_id() < 1) return Wrong("worker_id", reply.worker_id(), "at least 1");
-  if (reply.lease_millis() < 1) return Wrong("lease_millis", reply.lease_millis(), "at least 1");
+  if (reply.lease_millis() < 1 || reply.lease_millis() > kMaxLeaseMillis) {
+    return Wrong("lease_millis", reply.lease_millis(), absl::StrCat("1 to ", kMaxLeaseMillis));
+  }
   if (reply.serving_version() < 0) return Wrong("serving_version", reply.serving_version(), "at least 0");
   if (reply.clock_nanos() < 0) return Wrong("clock_nanos", reply.clock_nanos(), "at least 0");
   Attachment attachment;

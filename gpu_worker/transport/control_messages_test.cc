@@ -218,6 +218,8 @@ TEST_F(ControlMessagesTest, AnAttachmentNamesAWorkerALeaseAndARun) {
   EXPECT_THAT(ToAttachment(reply), StatusIs(StatusCode::kInvalidArgument, "worker_id"));
   reply.set_worker_id(1);
   EXPECT_THAT(ToAttachment(reply), StatusIs(StatusCode::kInvalidArgument, "lease_millis"));
+  reply.set_lease_millis(86'400'001);
+  EXPECT_THAT(ToAttachment(reply), StatusIs(StatusCode::kInvalidArgument, "lease_millis: 86400001"));
   reply.set_lease_millis(1000);
   reply.set_run_config("nonsense {");
   EXPECT_THAT(ToAttachment(reply), StatusIs(StatusCode::kInvalidArgument, "run_config"));

@@ -45,8 +45,9 @@ struct PushMemory {
 // How weights and gradients travel between the daemon and this worker. The relay executor is its only user.
 //
 // Errors:  ABORTED the version was overwritten, or the assignment is void · UNAVAILABLE the daemon is gone, or the run is
-//          over · FAILED_PRECONDITION the run has failed, or it is another daemon's · DATA_LOSS, INTERNAL a chunk that is not what was asked for. Once failed, it stays failed with its
-//          first error, of which an implementation's `on_failure` is told, unless it was cancelled.
+//          over · FAILED_PRECONDITION the run has failed, or it is another daemon's · DATA_LOSS, INTERNAL a chunk that is
+//          not what was asked for. Once failed, it stays failed with its first error, of which an implementation's
+//          `on_failure` is told, unless it was cancelled before: of a Cancel that comes meanwhile it may be told as well.
 // Threads: Pull and Await from one thread, Push from another; the rest from any
 // Conformance: gpu_worker/transport/transport_conformance.h
 class Transport {

@@ -192,6 +192,7 @@ void CpuKernels::ApplyDropout(const DropoutArgs& args) {
 }
 
 void CpuKernels::ColumnSum(const ColumnSumArgs& args) {
+  EPS_CHECK(args.ld >= args.N);
   compute_.Launch([this, args] { SumColumns(args); });
 }
 
