@@ -59,7 +59,7 @@ absl::StatusOr<WholePlan> MakeWholePlan(WholePlanRequest whole) {
   }
   plan.has_exact_times = worker::HasExactTimes(plan.profile, plan.model, plan.run, kernels);
   plan.outside_bytes = request.kernels.outside_bytes(worker::LibraryUseOf(plan.run, plan.threads));
-  plan.host = server::ComputeDaemonMemory(plan.model, plan.run);
+  plan.host = server::ComputeDaemonMemory(plan.model, plan.run, plan.workers);
   return plan;
 }
 

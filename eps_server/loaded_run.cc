@@ -124,7 +124,7 @@ class RunLoader {
   }
 
   absl::Status TakeMemory() {
-    run_.memory = ComputeDaemonMemory(run_.model, run_.config);
+    run_.memory = ComputeDaemonMemory(run_.model, run_.config, options_.expected_workers);
     if (options_.window_bytes > 0) run_.memory.contribution_window_bytes = options_.window_bytes;
     // A smaller state may lie in caches, which are faster: it has no floor in the memory.
     if (run_.memory.model_state_bytes() >= static_cast<int64_t>(kMemorySpeedBytes)) {

@@ -117,10 +117,12 @@ void AddFlags(CLI::App& app, Flags& flags) {
       ->type_name("N")
       ->check(CLI::Range(1, 1024))
       ->capture_default_str();
-  app.add_option(
-         "--contribution-window", flags.contribution_window,
-         "Gradients in flight that are held at most, beside those that are read in workers' inboxes: bytes, or with KiB, "
-         "MiB, GiB; training only; default: 4 times the largest blob in fp32")
+  app.add_option("--contribution-window", flags.contribution_window,
+                 "Gradients in flight that are held at most, beside those that are read in workers' inboxes: bytes, or "
+                 "with KiB, "
+                 "MiB, GiB; training only; default: what the expected workers push of two layers, and 4 times the "
+                 "largest blob in "
+                 "fp32 at least")
       ->type_name("SIZE");
   app.add_option("--lease-millis", flags.lease_millis,
                  "A worker that is not heard of for so long is lost; training only: 30000 with --serve")

@@ -125,7 +125,7 @@ class TrainingDaemon final : public Daemon {
                                                             .expected_workers = options_.expected_workers,
                                                             .lease = options_.lease,
                                                             .threads = options_.threads,
-                                                            .window_bytes = options_.window_bytes,
+                                                            .window_bytes = run_.memory.contribution_window_bytes,
                                                             .most_steps = options_.most_steps}));
     host_ = std::make_unique<TrainingHost>(*coordinator_);
     front_->page().Show([this] { return View(); });

@@ -5,6 +5,7 @@ import time
 from pathlib import Path
 
 import gpu_machine  # before eps_run
+import clocks
 import eps_run
 import part_report
 import parts
@@ -91,7 +92,9 @@ def run_command(args, parser, device, bench, all_parts):
             if args.ceilings:
                 take_earlier(bench, report, args.ceilings)
                 report.write()
-            return 1 if part_report.run_parts(chosen, report, args.seconds, BEGAN) else 0
+            with clocks.Clocks(device, args.out) as sampled:
+                chosen = [sampled.beside(part, report) for part in chosen]
+                return 1 if part_report.run_parts(chosen, report, args.seconds, BEGAN) else 0
         except gpu_machine.CannotRun as error:
             print(f"cannot run here: {error}")
             return eps_run.CANNOT_RUN_HERE

@@ -21,6 +21,7 @@ WARM_UP = 2
 MOST_SECONDS = 900  # for one run: what takes longer hangs
 PLAN_SECONDS = 60  # for one plan
 PROFILE_SECONDS = 60  # for one profile; a GPU takes some ten
+AGAIN_WITH = 1.5  # times what a profile had that was out of time: with less it would be again
 INTERRUPT_SECONDS = 4  # for a run to end when it is asked to
 
 
@@ -35,6 +36,7 @@ class Place:
     earlier: Path = None  # folder of an earlier report of this machine, whose profiles are taken
     number: int = 0
     profiles: dict = dataclasses.field(default_factory=dict)  # by what they are of
+    cut_short: dict = dataclasses.field(default_factory=dict)  # those that were out of time, and the seconds they had
 
     def keep(self, name):
         return (self.kept or self.folder) / name
@@ -76,25 +78,29 @@ class Profile:
 
 def profile(place, model, batch, deadline):
     """Of this machine with the model's layers in micro-batches of this size, whatever their numbers: measured once, but
-    for one that was out of time, which another part may have more of."""
+    for one that was out of time, which is tried again where there is much more of it."""
     name = (f"profile-{model.d}-wide-{model.heads}-heads-context-{model.context}-vocab-{model.vocab}"
             f"-micro-batch-{batch.micro_batch}")
     if name in place.profiles:
         return place.profiles[name]
     file, began = place.keep(f"{name}.json"), time.monotonic()
+    until = min(deadline, began + PROFILE_SECONDS)
     if place.earlier and (place.earlier / file.name).exists():
         if place.earlier.resolve() != file.parent.resolve():
             shutil.copy(place.earlier / file.name, file)
         place.profiles[name] = Profile(file)
         return place.profiles[name]
+    cut_short, had = place.cut_short.get(name, (None, 0))
+    if cut_short and until - began < AGAIN_WITH * had:
+        return cut_short
     file.unlink(missing_ok=True)  # an earlier report's, perhaps of another machine
     spec = run_spec(place, model, batch, "relay", steps=1)
     try:
-        done = processes.run([eps_run.EPS, "profile", "--run", spec, "--device", place.device, "--out", file],
-                             min(deadline, began + PROFILE_SECONDS))
+        done = processes.run([eps_run.EPS, "profile", "--run", spec, "--device", place.device, "--out", file], until)
         failed = done.stderr.strip()[-300:] if done.returncode else ""
     except processes.OutOfTime as error:
-        return Profile(failed=f"eps profile: {error}")
+        place.cut_short[name] = Profile(failed=f"eps profile: {error}"), until - began
+        return place.cut_short[name][0]
     except Failed as error:
         failed = str(error)
     seconds = time.monotonic() - began
@@ -176,9 +182,9 @@ def watch(process, out, deadline):
     return [sample for sample in samples if sample.get("steps")], first_at
 
 
-def per_step(samples, name):
+def per_step(samples, name, warm_up):
     """Of a counter, between the first sample after the warm-up and the last one: right to a part of a step."""
-    later = [sample for sample in samples if sample["steps"] >= WARM_UP]
+    later = [sample for sample in samples if sample["steps"] >= warm_up]
     if len(later) < 2 or later[-1]["steps"] == later[0]["steps"]:
         return None
     return (later[-1][name] - later[0][name]) / (later[-1]["steps"] - later[0]["steps"])
@@ -270,10 +276,11 @@ def graph_launches(log):
     return sum(map(int, found))
 
 
-def train(place, model, batch, choice, cap, deadline, measured=6, changes=None, flags=(), picture=None):
-    """Speed, waits and memory of so many steps behind the warm-up; of fewer, if the time ends before. `picture`: with a
-    trace, of which a picture of one step is kept under this name, and `copies`."""
-    spec = run_spec(place, model, batch, choice, WARM_UP + measured, changes)
+def train(place, model, batch, choice, cap, deadline, measured=6, changes=None, flags=(), picture=None,
+          warm_up=WARM_UP):
+    """Speed, by the median, waits and memory of so many steps behind the warm-up; of fewer, if the time ends before.
+    `picture`: with a trace, of which a picture of one step is kept under this name, and `copies`."""
+    spec = run_spec(place, model, batch, choice, warm_up + measured, changes)
     out = place.folder / f"out-{place.number}"
     start = time.monotonic()
     command = eps_run.train_command(spec, out, "--device", place.device, "--device-memory", cap, *flags,
@@ -290,24 +297,24 @@ def train(place, model, batch, choice, cap, deadline, measured=6, changes=None, 
     log = "".join(worker_logs(out))
     text = (out / "metrics.jsonl").read_text() if (out / "metrics.jsonl").exists() else ""
     steps = [json.loads(line) for line in text.splitlines() if line.endswith("}")]
-    late = steps[WARM_UP:]
+    late = steps[warm_up:]
     if not late:
-        raise Failed(f"eps train: {len(steps)} steps in {time.monotonic() - start:.0f} s, {WARM_UP + 1} are needed")
+        raise Failed(f"eps train: {len(steps)} steps in {time.monotonic() - start:.0f} s, {warm_up + 1} are needed")
     if picture and (out / "timeline.svg").exists():
         shutil.copy(out / "timeline.svg", place.keep(f"{picture}.svg"))
-    seconds = [step["step_seconds"] for step in late]
+    seconds = statistics.median(step["step_seconds"] for step in late)
     waits = {cause: statistics.mean(step["waits"].get(cause, 0) for step in late) for cause in late[-1]["waits"]}
     return {"tokens_per_step": batch.tokens(model), "steps": len(late),
-            "tokens_per_second": batch.tokens(model) * len(late) / sum(seconds),
-            "step_seconds": statistics.median(seconds), "all_step_seconds": [step["step_seconds"] for step in steps],
+            "tokens_per_second": batch.tokens(model) / seconds,
+            "step_seconds": seconds, "all_step_seconds": [step["step_seconds"] for step in steps],
             "waits": waits, "wait_fraction": sum(waits.values()),
             "device_cap_bytes": cap, "device_peak_bytes": late[-1]["device_peak_bytes"],
             "device_outside_bytes": outside_bytes(log),
             "not_pinned": not_pinned(log), "plain_attention": plain_attention(log),
             "engines_passed_over": engines_passed_over(log),
             "graph_launches": graph_launches(log),
-            "counted_pulled_bytes": per_step(samples, "pulled_bytes"),
-            "counted_pushed_bytes": per_step(samples, "pushed_bytes"),
+            "counted_pulled_bytes": per_step(samples, "pulled_bytes", warm_up),
+            "counted_pushed_bytes": per_step(samples, "pushed_bytes", warm_up),
             "copies": copies(out) if picture else {},
             "start_seconds": first_at - start - steps[0]["step_seconds"] if first_at else None,
             "loss_first": steps[0]["loss"], "loss_last": steps[-1]["loss"],

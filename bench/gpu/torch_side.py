@@ -6,16 +6,21 @@ A variant is words joined by "+", in any order:
   checkpoint                 each block is recomputed in backward, and the head in slices of the tokens
   offload                    AdamW on the host: fp32 masters and moments there, gradients go there while backward runs
   autocast                   fp32 weights and torch.autocast, in place of bf16 weights with fp32 masters
+  cudnn                      attention by cuDNN alone: by itself PyTorch takes FlashAttention first, though cuDNN's is
+                             1.7 to 2.3 times as fast on Hopper. So `compiled+cudnn` is measured first
 
 What is the same everywhere: bf16 products, scaled_dot_product_attention, fused AdamW on fp32 masters with fp32 moments,
 a token table padded to a multiple of 64 rows, and gradients that add up over micro-batches in the weights' dtype. What
-this PyTorch lacks of it is said in `notes`. Prints a line of JSON for each variant, and one for all last.
+this PyTorch lacks of it is said in `notes`. Speed is by the median of steps. Prints a line of JSON for each variant, and
+one for all last.
 """
 
 import argparse
+import contextlib
 import gc
 import json
 import resource
+import statistics
 import sys
 import time
 from pathlib import Path
@@ -42,6 +47,19 @@ def find_ops(notes):
         return torch_gpt2.Ops(gelu=lambda y: F.gelu(y, approximate="tanh"))
     return torch_gpt2.Ops(attention=lambda q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=True),
                           gelu=lambda y: F.gelu(y, approximate="tanh"))
+
+
+def attention_of(words, device):
+    """A context in which attention is computed as the words have it, by what is compiled within it too."""
+    if "cudnn" not in words:
+        return contextlib.nullcontext()
+    if device != "cuda":
+        raise Lacks("cuDNN's attention is a GPU's")
+    try:
+        from torch.nn.attention import SDPBackend, sdpa_kernel
+        return sdpa_kernel([SDPBackend.CUDNN_ATTENTION])
+    except (ImportError, AttributeError):
+        raise Lacks("this PyTorch has no attention by cuDNN") from None
 
 
 def new_adamw(named, notes):
@@ -213,6 +231,25 @@ def finish(device):
         torch.cuda.synchronize()
 
 
+class Laps:
+    """Times between marks; on a GPU by events in the stream, so that the host, which runs ahead, waits for none."""
+
+    def __init__(self, device):
+        self.cuda, self.marks = device.type == "cuda", []
+
+    def mark(self):
+        if not self.cuda:
+            self.marks.append(time.perf_counter())
+            return
+        self.marks.append(torch.cuda.Event(enable_timing=True))
+        self.marks[-1].record()
+
+    def seconds(self):
+        """Once the device has come to the last one."""
+        pairs = zip(self.marks, self.marks[1:])
+        return [a.elapsed_time(b) / 1e3 for a, b in pairs] if self.cuda else [b - a for a, b in pairs]
+
+
 def measure(args, words, text, notes):
     if args.device == "cuda":
         torch.cuda.reset_peak_memory_stats()
@@ -221,14 +258,16 @@ def measure(args, words, text, notes):
         first = trainer.step(batches_of(args, text, step))
         first_loss = first_loss if step else first.item()
     finish(trainer.device)
-    start = time.perf_counter()
+    laps = Laps(trainer.device)
+    laps.mark()
     for step in range(args.warm_up, args.warm_up + args.steps):
         last = trainer.step(batches_of(args, text, step))
+        laps.mark()
     finish(trainer.device)
-    seconds = (time.perf_counter() - start) / args.steps
+    seconds = statistics.median(laps.seconds())
     tokens = args.micro_batches * args.micro_batch * args.context
-    result = {"tokens_per_second": tokens / seconds, "step_seconds": seconds, "loss_first": first_loss,
-              "loss_last": last.item()}
+    result = {"tokens_per_second": tokens / seconds, "step_seconds": seconds, "all_step_seconds": laps.seconds(),
+              "loss_first": first_loss, "loss_last": last.item()}
     if args.device == "cuda":
         return {**result, "peak_bytes": torch.cuda.max_memory_allocated(),
                 "reserved_bytes": torch.cuda.max_memory_reserved()}
@@ -237,7 +276,8 @@ def measure(args, words, text, notes):
 
 def attempt(args, words, text, notes):
     try:
-        return measure(args, words, text, notes)
+        with attention_of(words, args.device):
+            return measure(args, words, text, notes)
     except Lacks as error:
         return {"error": str(error)}
     except RuntimeError as error:
@@ -263,7 +303,8 @@ def main():
     for name, value in (("layers", 24), ("d-model", 1024), ("heads", 16), ("context", 512), ("vocab", 50257),
                         ("micro-batches", 4), ("micro-batch", 32), ("warm-up", 3), ("steps", 6)):
         parser.add_argument(f"--{name}", type=int, default=value)
-    parser.add_argument("--variants", default="eager,compiled,eager+checkpoint,compiled+checkpoint,eager+offload")
+    parser.add_argument("--variants", default="compiled+cudnn,compiled,eager,eager+checkpoint,compiled+checkpoint,"
+                                              "eager+offload")
     parser.add_argument("--seconds", type=float, default=1e9, help="no variant is begun after that")
     args = parser.parse_args()
     start = time.monotonic()

@@ -389,7 +389,8 @@ absl::StatusOr<std::unique_ptr<Aggregator>> Aggregator::Create(Options options) 
     return absl::InvalidArgumentError(absl::StrCat("window_bytes: ", options.window_bytes, ", must be at least 0"));
   }
   EPS_CHECK(options.model != nullptr && options.virtual_nodes >= 1 && options.consume && options.on_step_in);
-  if (options.window_bytes == 0) options.window_bytes = DefaultWindowBytes(*options.model);
+  if (options.window_bytes == 0)
+    options.window_bytes = DefaultWindowBytes(*options.model, options.virtual_nodes, options.gradients, /*workers=*/1);
   return std::make_unique<AggregatorImpl>(std::move(options));
 }
 

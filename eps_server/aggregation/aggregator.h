@@ -46,7 +46,7 @@ class Aggregator {
     const ModelSpec* model = nullptr;  // outlives the aggregator
     int virtual_nodes = 1;
     Dtype gradients = Dtype::kF32;  // of leaves
-    int64_t window_bytes = 0;       // 0: DefaultWindowBytes(model)
+    int64_t window_bytes = 0;       // 0: DefaultWindowBytes of one worker
     // A chunk is complete: its contributions of all uses, as a program; called once per (step,
     // blob, chunk). The memory is given back when the ChunkGradient is destroyed, which must be
     // before the aggregator is.

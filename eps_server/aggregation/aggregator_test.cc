@@ -18,7 +18,6 @@
 #include "common/tensor/dtype.h"
 #include "common/testing/status_matchers.h"
 #include "eps_server/aggregation/small_model.h"
-#include "eps_server/aggregation/window_size.h"
 #include "eps_server/optimizer/chunk_gradient.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -529,11 +528,6 @@ TEST_F(AggregatorTest, AStepIsInWithoutWhatItDropsAndTheNextOneTakesItAgain) {
   aggregator_->BeginStep(StepId(3));
   send_all(3, BlobId(-1));
   EXPECT_THAT(steps_in_, ElementsAre(0, 1, 2, 3));
-}
-
-TEST(WindowSizeTest, DefaultIsFourTimesTheLargestBlob) {
-  const ModelSpec model = SmallModel();
-  EXPECT_EQ(DefaultWindowBytes(model), 16 * model.blob(kBlock0).num_elems);
 }
 
 TEST(FrozenAggregationTest, AStepIsInWithoutWhatIsFrozenAndItIsRefusedByName) {

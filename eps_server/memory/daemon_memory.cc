@@ -46,16 +46,17 @@ const char* WhatVersionsAre(const DaemonMemory& memory) {
 
 }  // namespace
 
-DaemonMemory ComputeDaemonMemory(const ModelSpec& model, const RunConfig& run) {
-  return {.store = ComputeStoreSizes(model, run),
-          .moments = run.precision.moments,
-          .wire_versions = run.precision.wire_versions,
-          .defers_updates = run.defers_updates(),
-          .contribution_window_bytes = DefaultWindowBytes(model),
-          .hold_bytes = HoldBytes(model, run),
-          .capture_bytes = CaptureBufferBytes(model, run),
-          .capture_all_bytes = CaptureBytes(model, run),
-          .checkpoint_bytes = kCheckpointBufferBytes + kManifestBytesPerStep * run.steps};
+DaemonMemory ComputeDaemonMemory(const ModelSpec& model, const RunConfig& run, int workers) {
+  return {
+      .store = ComputeStoreSizes(model, run),
+      .moments = run.precision.moments,
+      .wire_versions = run.precision.wire_versions,
+      .defers_updates = run.defers_updates(),
+      .contribution_window_bytes = DefaultWindowBytes(model, run.batch.virtual_nodes, run.precision.gradients, workers),
+      .hold_bytes = HoldBytes(model, run),
+      .capture_bytes = CaptureBufferBytes(model, run),
+      .capture_all_bytes = CaptureBytes(model, run),
+      .checkpoint_bytes = kCheckpointBufferBytes + kManifestBytesPerStep * run.steps};
 }
 
 std::vector<DaemonMemoryLine> Describe(const DaemonMemory& memory) {
@@ -63,7 +64,8 @@ std::vector<DaemonMemoryLine> Describe(const DaemonMemory& memory) {
       {"weights on the wire", memory.store.wire_bytes, WhatVersionsAre(memory)},
       {"rest of the masters", memory.store.rest_bytes, "what the wire form lacks of fp32"},
       {"optimizer moments", memory.store.moment_bytes, WhatMomentsAre(memory)},
-      {"gradients in flight", memory.contribution_window_bytes, "at most; what does not fit waits in the workers"},
+      {"gradients in flight", memory.contribution_window_bytes,
+       "from so many workers; what does not fit waits in them"},
       {"gradients held", memory.hold_bytes, "fp32 sums until the step's norm is known: EXACT clipping, FP16"},
       {"state copied for a checkpoint", memory.capture_bytes, WhatCaptureMeans(memory)},
       {"a checkpoint being written", memory.checkpoint_bytes, "beside it: a part that is read back, each step's loss"},

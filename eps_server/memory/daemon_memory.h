@@ -40,7 +40,8 @@ struct DaemonMemory {
            constant_bytes;
   }
 };
-DaemonMemory ComputeDaemonMemory(const ModelSpec& model, const RunConfig& run);
+// workers: whose gradients come
+DaemonMemory ComputeDaemonMemory(const ModelSpec& model, const RunConfig& run, int workers = 1);
 
 struct DaemonMemoryLine {
   std::string what;

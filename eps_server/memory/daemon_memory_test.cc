@@ -104,6 +104,17 @@ TEST(DaemonMemoryTest, AFrozenParameterCostsItsWireFormAlone) {
   }
 }
 
+TEST(DaemonMemoryTest, ManyWorkersHaveMoreGradientsInFlight) {
+  const ModelSpec model =
+      BuildModel({.num_layers = 2, .d_model = 64, .num_heads = 2, .context = 16, .vocab = 5000}).value();
+  RunConfig run;
+  run.batch.virtual_nodes = 16;
+  run.precision.gradients = Dtype::kBf16;
+  const int64_t table = model.blobs[0].num_elems;
+  EXPECT_EQ(ComputeDaemonMemory(model, run).contribution_window_bytes, 16 * table);
+  EXPECT_EQ(ComputeDaemonMemory(model, run, 8).contribution_window_bytes, 2 * 32 * table);
+}
+
 TEST(DaemonMemoryTest, TheLinesAddUpToTheTotal) {
   const ModelSpec model =
       BuildModel({.num_layers = 2, .d_model = 48, .num_heads = 3, .context = 20, .vocab = 100}).value();

@@ -65,7 +65,7 @@ class Coordinator {
     absl::Duration expect_timeout = absl::Seconds(60);  // then it goes with those it has, if any
     absl::Duration lease = absl::Seconds(10);
     int threads = 1;           // of the optimizer
-    int64_t window_bytes = 0;  // of contributions; 0: DefaultWindowBytes
+    int64_t window_bytes = 0;  // of contributions; 0: DefaultWindowBytes of one worker
     int64_t most_steps = 0;    // the run ends when so many are committed, if it has more; 0: no such end
     MonotonicClock clock = SteadyClock();
   };

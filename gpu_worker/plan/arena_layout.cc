@@ -3,8 +3,8 @@
 #include <bit>
 
 #include "absl/strings/str_cat.h"
+#include "common/schedule/pushed_nodes.h"
 #include "gpu_worker/plan/group_parts.h"
-#include "gpu_worker/plan/pushed_nodes.h"
 
 namespace eps::worker {
 namespace {

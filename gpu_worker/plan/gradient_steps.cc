@@ -6,9 +6,9 @@
 #include <vector>
 
 #include "common/base/status_macros.h"
+#include "common/schedule/pushed_nodes.h"
 #include "gpu_worker/plan/group_parts.h"
 #include "gpu_worker/plan/hazards.h"
-#include "gpu_worker/plan/pushed_nodes.h"
 
 namespace eps::worker {
 namespace {

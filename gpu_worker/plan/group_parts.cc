@@ -6,7 +6,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
-#include "gpu_worker/plan/pushed_nodes.h"
+#include "common/schedule/pushed_nodes.h"
 
 namespace eps::worker {
 namespace {

@@ -9,8 +9,8 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "common/schedule/pushed_nodes.h"
 #include "common/testing/status_matchers.h"
-#include "gpu_worker/plan/pushed_nodes.h"
 #include "gtest/gtest.h"
 
 namespace eps::worker {

@@ -14,10 +14,10 @@
 #include "absl/strings/match.h"
 #include "common/base/ids.h"
 #include "common/base/status_macros.h"
+#include "common/schedule/pushed_nodes.h"
 #include "common/spec/moment_format.h"
 #include "gpu_worker/layers/layer_shape.h"
 #include "gpu_worker/plan/layer_operations.h"
-#include "gpu_worker/plan/pushed_nodes.h"
 
 namespace eps::worker {
 namespace {

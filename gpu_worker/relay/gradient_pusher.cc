@@ -5,8 +5,8 @@
 
 #include "absl/status/status.h"
 #include "common/base/status_macros.h"
+#include "common/schedule/pushed_nodes.h"
 #include "gpu_worker/plan/group_parts.h"
-#include "gpu_worker/plan/pushed_nodes.h"
 #include "gpu_worker/relay/group_exchange.h"
 
 namespace eps::worker {

@@ -1,7 +1,7 @@
 #include "gpu_worker/relay/layer_runner.h"
 
 #include "common/base/status_macros.h"
-#include "gpu_worker/plan/pushed_nodes.h"
+#include "common/schedule/pushed_nodes.h"
 
 namespace eps::worker {
 namespace {

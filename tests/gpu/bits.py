@@ -18,7 +18,9 @@ import processes
 from part_report import Failed, Outcome, Table
 
 AT_ONCE = 5  # runs: most of their time is their start
-RUN_SECONDS = 60  # a run that takes longer hangs: it wants a few
+RUN_SECONDS = 60  # a run that takes longer hangs, as it wants a few; but for a machine that is slow:
+TIMES_LONGEST = 4  # it does not where another one has taken more than this part of it. None hangs before one has ended
+LOOK_SECONDS = 0.5  # how often a run is looked at, as the others' ends may change how long it may take
 LEAST_SECONDS = 4  # with less left none is begun
 
 # A model of two chunks a blob and more, in bf16, whose relay changes buffers many times. A step takes some 20 ms, and
@@ -108,6 +110,7 @@ class Runs:
         self.device, self.log, self.deadline = device, log, deadline
         self.base = eps_run.merged(RUN, TINY) if tiny else RUN
         self.work = eps_run.Workspace()
+        self.longest = None  # seconds of a run that has ended as it should; one that several threads lose is no loss
 
     def carry_out(self, setting, way):
         """A Got; raises nothing but what ends everything."""
@@ -141,37 +144,45 @@ class Runs:
         finally:
             eps_side.keep_logs(self.log, name, out)
 
-    def until(self):
-        return min(self.deadline, time.monotonic() + RUN_SECONDS)
+    def has_ended(self, seconds):
+        self.longest = max(self.longest or 0.0, seconds)
 
-    def late(self, process):
-        """A run that had its time hangs; one that the part's end cut off says nothing."""
-        if time.monotonic() - process.began >= RUN_SECONDS:
-            return Failed(f"it hangs: ended after {RUN_SECONDS} s")
-        return NotReached("no time was left")
+    def hangs_after(self):
+        """Seconds of a run; None while there is nothing to tell by."""
+        return None if self.longest is None else max(RUN_SECONDS, TIMES_LONGEST * self.longest)
+
+    def check_time(self, process):
+        """A run that had its time hangs; one that the part's end cuts off says nothing."""
+        now, most = time.monotonic(), self.hangs_after()
+        if most is not None and now - process.began >= most:
+            raise Failed(f"it hangs: ended after {now - process.began:.0f} s")
+        if now >= self.deadline:
+            raise NotReached("no time was left")
+
+    def wait(self, process):
+        while not process.wait(min(self.deadline, time.monotonic() + LOOK_SECONDS)):
+            self.check_time(process)
 
     def run(self, command):
         with processes.Process(command) as process:
-            if not process.wait(self.until()):
-                raise self.late(process)
+            self.wait(process)
             if process.returncode != 0:
                 raise Failed(f"ended with {process.returncode}: ...{process.stderr().strip()[-500:]}")
+            self.has_ended(time.monotonic() - process.began)
 
     def kill_daemon(self, command, out):
         """Between the first checkpoint and the end; all that belongs to the run ends with it."""
         with processes.Process(command) as process:
-            until, daemons = self.until(), []
+            daemons = []
             while process.returncode is None:
                 daemons = daemons or eps_run.children(process.pid, "eps_server")
                 if daemons and (out / "checkpoints/latest").exists():
                     for daemon in daemons:
                         os.kill(daemon, signal.SIGKILL)
                     break
-                if time.monotonic() > until:
-                    raise self.late(process)
+                self.check_time(process)
                 time.sleep(0.002)
-            if not process.wait(until):
-                raise self.late(process)
+            self.wait(process)
             if process.returncode == 0 or eps_run.committed_steps(out) >= self.base["steps"]:
                 raise NotReached("it was over before it could be killed")
             if eps_run.committed_steps(out) == 0:

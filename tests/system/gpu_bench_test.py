@@ -5,6 +5,8 @@ import io
 import json
 import os
 import signal
+import statistics
+import subprocess
 import sys
 import time
 from unittest import mock
@@ -15,6 +17,7 @@ from eps_run import BIN, ROOT, ByHandTest, SystemTest, measures_the_process, run
 os.environ.setdefault("EPS_BIN", str(BIN))  # or gpu_machine would choose
 sys.path.insert(0, str(ROOT / "bench/gpu"))
 
+import clocks  # noqa: E402
 import command  # noqa: E402
 import eps_side  # noqa: E402
 import gpu_machine  # noqa: E402
@@ -22,6 +25,7 @@ import kernel_times  # noqa: E402
 import models  # noqa: E402
 import part_report  # noqa: E402
 import parts  # noqa: E402
+import processes  # noqa: E402
 import tables  # noqa: E402
 from models import Batch, Ceilings, Model  # noqa: E402
 from part_report import Failed, Outcome, Part, Progress, Table  # noqa: E402
@@ -37,6 +41,27 @@ CEILINGS = {"links": {"copies": [{"memory": "registered", "piece_bytes": 1 << 25
                        "fp8_moments_ratio": 0.25}}
 
 
+def ran(model, batch, speed, **more):
+    """What Bench.eps says of a run."""
+    return {"tokens_per_step": batch.tokens(model), "tokens_per_second": speed, "model_flops": 1.0, "utilisation": None,
+            "device_peak_bytes": 1, "device_outside_bytes": 1, "device_cap_bytes": 8 << 30, "wait_fraction": 0.0,
+            "recomputed": 0.0, "step_seconds": 1.0, "steps": 1, "all_step_seconds": [1.0], "losses": [2.0, 1.5],
+            "host_planned_bytes": 1, "copies": {}, "pulled_bytes": 1,
+            "floors": {"compute": None, "in": None, "out": None, "update": None, "host": None},
+            "plan": {"depth_first_blocks": 0, "kept": 1, "swapped": 0, "recomputed": 0, "predicted_seconds": 1.0,
+                     "from": "a file", "host_memory_bytes": 0}, **more}
+
+
+class Clock:
+    """In place of a module's `time`: it stands still, but for what is added to it."""
+
+    def __init__(self):
+        self.now = 1000.0
+
+    def monotonic(self):
+        return self.now
+
+
 class GpuBenchTest(SystemTest):
     @measures_the_process
     def test_every_part_runs_and_is_reported(self):
@@ -49,7 +74,11 @@ class GpuBenchTest(SystemTest):
         self.assertEqual(json.loads(done.stdout.splitlines()[-1])["name"], "gpu")
         said = json.loads((report / "report.json").read_text())
         self.assertIn("cpu", said["device"])
-        self.assertEqual({part["state"] for part in said["parts"].values()}, {"passed"}, said["parts"])
+        # No PyTorch compiles on a processor here: there is no best to compare with.
+        compares = ("bert-large", "gpt-1.3b", "bert-large-every-way", "gpt-1.3b-every-way")
+        states = {name: part["state"] for name, part in said["parts"].items()}
+        self.assertEqual(states, {name: states[name] if name in compares else "passed" for name in states}, said["parts"])
+        self.assertLessEqual({states[name] for name in compares}, {"passed", "partly"})
         self.assertEqual(len(said["parts"]["gpt-7b"]["points"]), 5)
         for point in said["parts"]["gpt-7b"]["points"].values():
             self.assertGreater(point["utilisation"], 0)
@@ -71,10 +100,12 @@ class GpuBenchTest(SystemTest):
         self.assertEqual({path.name for path in report.glob("profile-*")}, {profile, larger})
         self.assertEqual({row["plan"]["from"] for row in said["parts"]["gpt-7b"]["points"].values()},
                          {f"{profile}, measured in {seconds}"})
-        self.assertEqual((plan["kept"], plan["swapped"], plan["recomputed"]), (3 * 16, 0, 0))
+        self.assertEqual((plan["depth_first_blocks"], plan["kept"], plan["swapped"], plan["recomputed"]),
+                         (0, 3 * 16, 0, 0) if kept["way"] == "all kept" else (3, 0, 0, 0))
         self.assertIn("predicted below", (report / "gpt-7b-80gib.svg").read_text())
         self.assertIn("GiB", said["machine"]["MemTotal"])
-        self.assertIn("8 layers", said["parts"]["largest"]["said"])
+        self.assertRegex(said["parts"]["largest"]["said"], "8 layers, .* 3 steps, the last in [0-9.]+ s, loss ")
+        self.assertEqual(said["parts"]["largest"]["largest"]["plan"]["from"], "nominal figures")
         text = (report / "report.md").read_text()
         for table in said["tables"]:
             self.assertIn(table["title"], text)
@@ -146,11 +177,14 @@ class GpuBenchTest(SystemTest):
     def test_ceilings_as_tables(self):
         links = {**CEILINGS["links"], "device_copy_gb_per_second": 4000.0, "register_seconds_per_gb": 0.25,
                  "register_in_pieces_seconds_per_gb": 0.5,
-                 "products": [{"form": "NN", "M": 8192, "N": 8192, "K": 8192, "tflops": 700.0}]}
+                 "products": [{"form": "NN", "M": 8192, "N": 8192, "K": 8192, "tflops": 700.0},
+                              {"form": "NN", "M": 8192, "N": 8192, "K": 8192, "algorithm": "fastest of 8",
+                               "tflops": 710.0}]}
         copies, products = map(part_report.markdown_table, tables.link_tables(links))
         self.assertIn("| registered | 32 | 50 | 50 | 40 | 40 |", copies)
         self.assertIn("0.250 s a GB at once", copies)
-        self.assertIn("| NN | 8,192 | 8,192 | 8,192 | 700 |", products)
+        self.assertIn("| NN | 8,192 | 8,192 | 8,192 | first | 700 |", products)
+        self.assertIn("| NN | 8,192 | 8,192 | 8,192 | fastest of 8 | 710 |", products)
 
     def measure_ceilings(self, script, seconds=20):
         """Of a gpu_ceilings that is a script."""
@@ -171,7 +205,7 @@ class GpuBenchTest(SystemTest):
         self.assertIn("bf16 products 700 TFLOP/s; not measured: the rest: no time was left", outcome.said)
         copies, products = map(part_report.markdown_table, outcome.tables)
         self.assertIn("Not measured: the rest: no time was left", copies)
-        self.assertIn("| NN | 8,192 | 8,192 | 8,192 | 700 |", products)
+        self.assertIn("| NN | 8,192 | 8,192 | 8,192 | first | 700 |", products)
         self.assertIsNone(bench.ceilings.in_bytes)
         with self.assertRaisesRegex(Failed, "gpu_ceilings was ended after"):
             self.measure_ceilings("sleep 60\n", 1)
@@ -191,6 +225,20 @@ class GpuBenchTest(SystemTest):
         self.assertIn("0.500 of the byte floor, with bf16 moments 0.500 (goal 0.85), with fp8 moments 0.250", update)
         self.assertIn("update, bf16 moments", update)
 
+    def test_the_update_is_held_against_its_goal(self):
+        program = self.work.path / "update_bench"
+        said = {**CEILINGS["update"], "threads": 2, "ratio": 0.85}
+        program.write_text(f"#!/bin/bash\necho \"$@\" >{self.work.path}/args\necho '{json.dumps(said)}'\n")
+        program.chmod(0o755)
+        bench = parts.Bench(self.work.path, "cpu", False, 0, 1, sys.executable)
+        with mock.patch.object(eps_run, "BIN", self.work.path):
+            outcome = bench.measure_ceilings(time.monotonic() + 60)
+        self.assertIn("0.85 of its byte floor (goal 0.85);", outcome.said)
+        self.assertIn("--millions 80", (self.work.path / "args").read_text())
+        bench.update["ratio"] = 0.84
+        with mock.patch.object(eps_run, "BIN", self.work.path / "none"):
+            self.assertIn("0.84 of its byte floor (goal 0.85: MISSED)", bench.measure_ceilings(time.monotonic() + 9).said)
+
     def test_a_goal_is_told_with_whether_it_was_reached(self):
         self.assertEqual(tables.goal(0.95, 0.95), "(goal 0.95)")
         self.assertEqual(tables.goal(0.94, 0.95), "(goal 0.95: MISSED)")
@@ -204,9 +252,181 @@ class GpuBenchTest(SystemTest):
         rows = tables.memory_rows(Batch(2, 16), ours, {"variants": theirs})
         self.assertEqual(tables.memory_said(rows),
                          ["batch 32: 75% less memory and +100% throughput against PyTorch, eager",
-                          "batch 32: PyTorch, compiled: out of memory; ours 200 tokens/s in 2 GiB"])
+                          "batch 32: PyTorch, compiled: out of memory; ours 200 tokens/s in 2 GiB",
+                          "at the largest batch that PyTorch ran, 32, against its fastest way, eager: 75% less memory (goal 0.45) and +100% "
+                          "throughput (goal 0.4)"])
         rows = tables.memory_rows(Batch(2, 16), ours, {"variants": {"eager": {"tokens_per_second": 100.0}}})
-        self.assertEqual(tables.memory_said(rows), ["batch 32: +100% throughput against PyTorch, eager"])
+        self.assertEqual(tables.memory_said(rows),
+                         ["batch 32: +100% throughput against PyTorch, eager",
+                          "at the largest batch that PyTorch ran, 32, against its fastest way, eager: +100% throughput (goal 0.4)"])
+
+    def test_memory_s_goals_are_of_the_largest_batch_at_which_a_variant_ran_and_its_fastest(self):
+        ours = {"device_peak_bytes": 3 << 30, "device_outside_bytes": 0, "tokens_per_second": 130.0}
+        ran, none = {"peak_bytes": 6 << 30, "tokens_per_second": 100.0}, {"error": "out of memory"}
+        rows = [*tables.memory_rows(Batch(16, 16), ours, {"variants": {"eager": none, "compiled": none}}),
+                *tables.memory_rows(Batch(2, 16), ours, {"variants": {"eager": ran}}),
+                *tables.memory_rows(Batch(8, 16), ours, {"variants": {"compiled": ran, "eager": {
+                    "peak_bytes": 5 << 30, "tokens_per_second": 90.0}}})]
+        self.assertEqual([*tables.memory_goals(rows)],
+                         ["at the largest batch that PyTorch ran, 128, against its fastest way, compiled: 50% less memory (goal 0.45) and +30% "
+                          "throughput (goal 0.4: MISSED)"])
+        self.assertEqual([*tables.memory_goals(rows[:3])], [])
+        self.assertIn("40% less memory (goal 0.45: MISSED)", [*tables.memory_goals(
+            tables.memory_rows(Batch(2, 16), ours, {"variants": {"eager": {**ran, "peak_bytes": 5 << 30}}}))][0])
+
+    def test_each_size_of_the_memory_part_has_time_or_is_left_out(self):
+        bench, clock, given = parts.Bench(self.work.path, "cpu", False, 0, 1, sys.executable), Clock(), []
+
+        def eps(model, batch, choice, cap, deadline, **_):
+            return ran(model, batch, 100.0)
+
+        def torch(model, batch, variants, deadline, **_):
+            given.append((batch.micro_batch, deadline - clock.now))
+            clock.now += 20 if batch.micro_batch == 32 else deadline - clock.now  # the first is quick
+            return {"variants": {"eager": {"tokens_per_second": 50.0, "peak_bytes": 1 << 30}}}
+
+        with mock.patch.multiple(bench, eps=eps, torch=torch, profile=lambda *_: None), \
+                mock.patch.object(parts, "time", clock):
+            outcome = bench.memory(clock.now + 100)
+            self.assertEqual([size for size, _ in given], [32, 256, 64])
+            for (_, seconds), wanted in zip(given, (35, 35, 35)):  # of 100, 80 and 45, and four sizes
+                self.assertAlmostEqual(seconds, wanted)
+            self.assertEqual(outcome.state, "partly")
+            self.assertIn("batch 128: left out, 10 s were left", outcome.said)
+            self.assertIn("at the largest batch that PyTorch ran, 256, against its fastest way", outcome.said)
+            given.clear()
+            outcome = bench.memory(clock.now + 1000)
+            self.assertEqual(outcome.state, "passed")
+            for (_, seconds), wanted in zip(given, (250, 980 / 3, 980 / 3, 980 / 3)):
+                self.assertAlmostEqual(seconds, wanted)
+            outcome = bench.memory(clock.now + 24)
+            self.assertEqual((outcome.state, outcome.said.count("left out, 24 s were left")), ("partly", 4))
+
+    def test_nothing_is_recomputed_in_the_way_of_which_the_plan_thinks_the_most(self):
+        """On a card of 80 GB four micro-batches do not fit as they are kept, by some hundred MiB."""
+        bench = parts.Bench(self.work.path, "cuda", False, 0, 1, sys.executable)
+        cap, deadline = int(74.4 * parts.GIB), time.monotonic() + 120
+        ways = bench.ways_without_recomputing(models.GPT_7B, cap, deadline)
+        depth_first = {"relay": {"depth_first_blocks": 32}}
+        self.assertEqual(ways, {"all kept": (Batch(3, 4), {}), "all blocks depth first": (Batch(8, 4), depth_first)})
+        self.assertEqual(bench.ways_without_recomputing(models.GPT_7B, 1 << 30, deadline), {})
+
+        asked = []
+
+        def plan(model, batch, choice, cap, deadline, changes):
+            seconds = {3: three, 8: 8.0}[batch.micro_batches]
+            return {"step": {"predicted_seconds": seconds}}, None, 0
+
+        def eps(model, batch, choice, cap, deadline, measured, changes, picture):
+            asked.append((batch, choice, changes))
+            return ran(model, batch, 9.0, utilisation=0.6, wait_fraction=0.06)
+
+        with mock.patch.multiple(bench, plan=plan, eps=eps, ways_without_recomputing=lambda *_: ways,
+                                 largest_cap=lambda _: (cap, "cap 74.4 GiB (0.95 of 78.3 GiB that are free)")):
+            for three, way, batch in ((3.5, "all blocks depth first", Batch(8, 4)), (2.5, "all kept", Batch(3, 4))):
+                outcome = bench.kept(deadline)
+                self.assertEqual(asked.pop(), (batch, "keep", ways[way][1]))
+                self.assertIn(f"nothing recomputed, {way} (planned tokens/s: all kept in 3 micro-batches ", outcome.said)
+                self.assertIn("60.0% of the bf16 peak (goal 0.7: MISSED) under 74.4 GiB", outcome.said)
+                self.assertIn("; waits 6.0% (goal below 5%: MISSED)", outcome.said)
+        with mock.patch.object(bench, "largest_cap", lambda _: (1 << 30, "cap 1 GiB")):
+            with self.assertRaisesRegex(Failed, "cap 1 GiB: not even one micro-batch"):
+                bench.kept(deadline)
+
+    def test_the_curve_s_waits_are_held_against_their_goal(self):
+        bench = parts.Bench(self.work.path, "cpu", True, 1 << 40, 1, sys.executable)
+        with mock.patch.object(bench, "eps", lambda model, batch, *_, **__: ran(model, batch, 9.0, wait_fraction=0.04)):
+            self.assertRegex(bench.curve(time.monotonic() + 60).said, "; waits 4.0% [(]goal below 5%[)]$")
+
+    def test_the_largest_model_needs_no_profile_and_each_of_its_steps_counts(self):
+        bench, asked = parts.Bench(self.work.path, "cpu", True, 1 << 40, 1, sys.executable), []
+        bench.need_tokens()
+
+        def train(place, model, *args):
+            asked.append(args)
+            return ran(model, Batch(1, 2), 9.0, all_step_seconds=[21.5], loss_first=11.0, loss_last=11.0, not_pinned="",
+                       plain_attention="", engines_passed_over="")
+
+        with mock.patch.object(eps_side, "profile", side_effect=AssertionError("measured")), \
+                mock.patch.object(eps_side, "train", train):
+            outcome = bench.largest(time.monotonic() + 60)
+        self.assertIn(", 1 step, the last in 21.5 s, loss 11.000 -> 11.000", outcome.said)
+        _, _, _, _, measured, changes, flags, _, warm_up = asked[0]
+        self.assertEqual((measured, changes, warm_up), (3, {"precision": {"moments": "FP8"}}, 0))
+        self.assertEqual(flags[:2], ["--profile", "nominal"])
+        self.assertEqual(bench.slow, [])
+
+    def exact_bits(self, torch, deadline=1000, device="cuda:0", seconds=10):
+        """Of runs of so many seconds, with a Python that is a script."""
+        python = self.work.path / "python"
+        python.write_text(f"#!/bin/bash\necho \"$@\" >{self.work.path}/args\n{torch}\n")
+        python.chmod(0o755)
+        bench, clock = parts.Bench(self.work.path, device, False, 0, 1, str(python)), Clock()
+
+        def eps(model, batch, choice, cap, deadline, measured, changes):
+            clock.now += seconds
+            return ran(model, batch, {"FIRST": 98.0, "FASTEST": 100.0}[changes["precision"]["algorithms"]],
+                       step_seconds=0.25)
+
+        with mock.patch.multiple(bench, eps=eps, profile=lambda *_: None), mock.patch.object(parts, "time", clock), \
+                mock.patch.object(processes, "run", lambda command, *_, **__: processes.Done(*self.ran(command))):
+            return bench.exact_bits(clock.now + deadline)
+
+    @staticmethod
+    def ran(command):
+        done = run([str(word) for word in command])
+        return done.returncode, done.stdout, done.stderr
+
+    def test_the_price_of_exact_bits_is_of_products_and_of_attention(self):
+        price = '{"deterministic_seconds": 1e-4, "free_seconds": 9e-5}'
+        outcome = self.exact_bits(f"echo '{price}'")
+        said = "the price of fixed products is 2.0%: the first algorithms reach 0.980 of the fastest ones' tokens per second"
+        attention = 1e-5 * 24 * 8 / 0.25
+        self.assertEqual(outcome.state, "passed")
+        self.assertEqual(outcome.said, f"{said}; with 0.8% for attention's backward, as by PyTorch's FlashAttention, exact "
+                                       "bits cost 2.8% (goal below 3%)")
+        self.assertAlmostEqual(outcome.figures["attention"], attention)
+        self.assertIn("--sequences 16 --heads 16 --tokens 512 --width 64", (self.work.path / "args").read_text())
+        outcome = self.exact_bits("""echo '{"deterministic_seconds": 1e-4, "free_seconds": 8e-5}'""")
+        self.assertIn("exact bits cost 3.5% (goal below 3%: MISSED)", outcome.said)
+        for torch, why in (("echo no torch >&2; exit 1", "no torch"),
+                           ("""echo '{"error": "out of memory"}'""", "out of memory"),
+                           ("", "attention_price.py says nothing")):
+            outcome = self.exact_bits(torch)
+            self.assertEqual((outcome.state, outcome.said), ("partly", f"{said}; attention's is not in it: {why}"))
+        outcome = self.exact_bits(f"echo '{price}'", device="cpu")
+        self.assertEqual((outcome.state, outcome.said),
+                         ("passed", f"{said}; attention's is not in it: the device is the processor"))
+
+    def test_a_run_of_several_rounds_begins_with_time_or_is_not_reached(self):
+        price = """echo '{"deterministic_seconds": 1e-4, "free_seconds": 9e-5}'"""
+        outcome = self.exact_bits(price, deadline=15 + 45)  # as many for attention: runs begin with 45, 35, 25 and 15 left
+        self.assertEqual((outcome.state, [len(runs) for runs in outcome.figures["rounds"].values()]), ("passed", [2, 2]))
+        outcome = self.exact_bits(price, deadline=15 + 34)
+        self.assertEqual((outcome.state, [len(runs) for runs in outcome.figures["rounds"].values()]), ("partly", [1, 1]))
+        self.assertIn("exact bits cost 2.8%", outcome.said)
+        self.assertIn("; no time was left for algorithms FIRST in round 2; no time was left for algorithms FASTEST in round "
+                      "2", outcome.said)
+        outcome = self.exact_bits(price, deadline=15 + 20)
+        self.assertEqual(outcome.state, "partly")
+        self.assertIn("no two to compare ran", outcome.said)
+
+    def test_pytorch_is_its_best_only_where_a_compiled_way_ran(self):
+        ran, none = {"variant": "eager", "tokens_per_second": 20.0}, {"error": "left out: no time"}
+        ratios = {"relay_to_torch": 0.9}
+        for variants, told in (({"eager": ran, "compiled": none}, False), ({"eager": ran, "compiled+cudnn": ran}, True),
+                               ({"eager+checkpoint": ran}, False), ({"compiled": ran}, True)):
+            said = "; ".join(tables.compared(SMALL, {}, ran, ratios, {"variants": variants}))
+            self.assertEqual("(goal 1: MISSED)" in said, told, said)
+            self.assertEqual("not compared with PyTorch's best" in said, not told, said)
+            self.assertIn("the fastest relay 0.900 of PyTorch's ", said)
+
+    def test_cudnn_comes_first_wherever_pytorch_is_compared_with(self):
+        given = []
+        bench = parts.Bench(self.work.path, "cuda:0", False, 0, 1, sys.executable)
+        with mock.patch.object(bench, "compare", lambda model, forms, cap, variants: given.append(variants.split(","))):
+            bench.parts()
+        self.assertEqual([variants[:2] for variants in given], 4 * [["compiled+cudnn", "compiled"]])
 
     def test_parts_that_are_named_run_in_that_order(self):
         some = [Part(name, None, 1, name != "c") for name in "abc"]
@@ -231,6 +451,15 @@ class EpsSideTest(ByHandTest):
         self.assertGreater(got["steps"], 0)
         self.assertLess(got["steps"], 10**6)
         self.assertGreater(got["tokens_per_second"], 0)
+
+    def test_speed_is_by_the_median_of_the_steps_that_count(self):
+        place = self.place()
+        for warm_up, measured in ((eps_side.WARM_UP, 5), (0, 1)):
+            got = eps_side.train(place, SMALL, Batch(2, 2), "relay", 64 << 20, time.monotonic() + 60, measured,
+                                 warm_up=warm_up)
+            self.assertEqual((got["steps"], len(got["all_step_seconds"])), (measured, warm_up + measured))
+            self.assertEqual(got["step_seconds"], statistics.median(got["all_step_seconds"][warm_up:]))
+            self.assertEqual(got["tokens_per_second"], got["tokens_per_step"] / got["step_seconds"])
 
     def test_a_run_that_fails_says_why(self):
         place = self.place()
@@ -291,11 +520,23 @@ class EpsSideTest(ByHandTest):
         self.assertEqual(len({*bench.slow}), 1)
         self.assertIn("plans from nominal figures of another GPU: eps profile: ", bench.slow[0])
 
-    def test_a_profile_that_was_out_of_time_is_tried_again(self):
-        place = self.place()
-        for _ in range(2):
-            profile = eps_side.profile(place, SMALL, Batch(2, 2), time.monotonic())
-            self.assertIn("was ended after", profile.failed)
+    def test_a_profile_that_was_out_of_time_is_tried_again_with_much_more_of_it(self):
+        place, clock, had = self.place(), Clock(), []
+
+        def out_of_time(command, deadline):
+            had.append(deadline - clock.now)
+            clock.now = deadline
+            raise processes.OutOfTime(f"eps was ended after {had[-1]:.0f} s: ...", "")
+
+        with mock.patch.object(processes, "run", out_of_time), mock.patch.object(eps_side, "time", clock):
+            # The last would have no more than the one before it: a profile gets 60 s at most.
+            for seconds, tried in ((10, [10]), (10, [10]), (14, [10]), (15, [10, 15]), (20, [10, 15]),
+                                   (100, [10, 15, 60]), (1000, [10, 15, 60])):
+                profile = eps_side.profile(place, SMALL, Batch(2, 2), clock.now + seconds)
+                self.assertEqual(had, tried)
+                self.assertEqual(profile.failed, f"eps profile: eps was ended after {tried[-1]} s: ...")
+            eps_side.profile(place, SMALL, Batch(2, 3), clock.now + 1)  # another one
+            self.assertEqual(had[3:], [1])
         self.assertEqual(place.profiles, {})
 
     def test_an_earlier_report_of_this_machine_has_its_ceilings_and_profiles(self):
@@ -332,10 +573,10 @@ class EpsSideTest(ByHandTest):
             return {"tokens_per_second": speed}
 
         with mock.patch.object(bench, "eps", eps), mock.patch.object(bench, "profile"):
-            rounds, middle, errors = bench.in_turn(SMALL, Batch(2, 2), "relay", 1, {"a": {}, "b": {}}, 0, 6)
+            rounds, middle, errors, not_reached = bench.in_turn(SMALL, Batch(2, 2), "relay", 1, {"a": {}, "b": {}}, 0, 6)
         self.assertEqual([[got["tokens_per_second"] for got in runs] for runs in rounds.values()], [[10, 12], [11]])
         self.assertEqual({name: got["tokens_per_second"] for name, got in middle.items()}, {"a": 10, "b": 11})
-        self.assertEqual(errors, ["b: it hangs"])
+        self.assertEqual((errors, not_reached), (["b: it hangs"], []))
 
     def test_what_the_host_has_left_is_there_for_swapping(self):
         bench = parts.Bench(self.work.path, "cuda", False, 128 << 30, 1, sys.executable)
@@ -368,32 +609,28 @@ class EpsSideTest(ByHandTest):
             def profile(self, *_):
                 return eps_side.Profile()
 
-            def eps(self, model, batch, choice, cap, deadline, **_):
+            def eps(self, model, batch, choice, cap, deadline, measured):
+                self.measured.append(measured)
                 time.sleep(0.05)
                 if choice == "resident" and self.is_small:
                     raise parts.DoesNotFit("needs at least 9 bytes")
                 speed = {("relay", 8): 90.0, ("resident", 8): 100.0, ("relay", 4): 60.0, ("resident", 4): 120.0}[
                     choice, batch.micro_batches]
                 losses = [2.0, 1.5] if (choice, batch.micro_batches) != self.parts_at else [2.0, 1.25]
-                return {"tokens_per_step": batch.tokens(model), "tokens_per_second": speed, "model_flops": 1.0,
-                        "losses": losses,
-                        "utilisation": None, "device_peak_bytes": 1, "device_outside_bytes": 1, "device_cap_bytes": cap,
-                        "wait_fraction": 0.0, "recomputed": 0.0, "step_seconds": 1.0,
-                        "plan": {"depth_first_blocks": 0, "kept": 1, "swapped": 0, "recomputed": 0, "predicted_seconds": 1.0, "from": "a file",
-                                 "host_memory_bytes": 0}}
+                return ran(model, batch, speed, losses=losses)
 
-            def torch(self, model, batch, variants, deadline, measured=6):
+            def torch(self, model, batch, variants, deadline, measured):
+                self.measured.append(measured)
                 self.reached.append(f"torch in {batch.micro_batches}")
-                eager = {"variant": "eager", "tokens_per_second": 20.0}
-                return {"variants": {"eager": eager}, "torch": None, "notes": []}
+                return {"variants": {variants: {"variant": variants, "tokens_per_second": 20.0}}, "torch": None, "notes": []}
 
             def both_ways(self, model, batch, *args):
                 self.reached.append(batch.micro_batches)
                 return super().both_ways(model, batch, *args)
 
         bench = Timed(self.work.path, "cpu", False, 0, 1, sys.executable)
-        bench.parts_at, bench.is_small = None, False
-        run = bench.compare(SMALL, (Batch(8, 2), Batch(4, 4)), 8 << 30, "eager")
+        bench.parts_at, bench.is_small, bench.measured = None, False, []
+        run = bench.compare(SMALL, (Batch(8, 2), Batch(4, 4)), 8 << 30, "compiled")
         torch = "torch in 4"
         for seconds, reached in ((60, [8, 4, torch]), (5, [8, torch, 4]), (0.1, [8, torch])):
             bench.reached = []
@@ -405,6 +642,12 @@ class EpsSideTest(ByHandTest):
             self.assertEqual(outcome.figures["relay_to_torch"], 90 / 20)
             self.assertEqual("no time was left for 4 micro-batches" in outcome.said, 4 not in reached)
             self.assertIn("512 tokens a step in 8 micro-batches: relay in 8 GiB", outcome.said)
+            self.assertEqual(outcome.state, "passed")
+        self.assertEqual({*bench.measured}, {12})
+        bench.reached = []
+        outcome = bench.compare(SMALL, (Batch(8, 2), Batch(4, 4)), 8 << 30, "eager")(time.monotonic() + 60)
+        self.assertEqual(outcome.state, "partly")
+        self.assertIn("the fastest relay 4.500 of PyTorch's eager; not compared with PyTorch's best", outcome.said)
         bench.is_small = True
         outcome = run(time.monotonic() + 60)
         self.assertEqual(outcome.state, "partly")
@@ -489,6 +732,168 @@ class EpsSideTest(ByHandTest):
         daemon.terminate()
         self.assertEqual(daemon.wait(), 0, self.log(daemon))
         self.assertFalse((out / "checkpoints/latest").exists(), "the run was to leave no checkpoint")
+
+
+class TorchSideTest(SystemTest):
+    """With the system's Python, where that has PyTorch."""
+    PYTHON = "/usr/bin/python3"
+
+    def setUp(self):
+        super().setUp()
+        if not os.access(self.PYTHON, os.X_OK) or run([self.PYTHON, "-c", "import torch"]).returncode != 0:
+            self.skipTest(f"{self.PYTHON} has no PyTorch")
+
+    def test_speed_is_by_the_median_of_steps(self):
+        bench = parts.Bench(self.work.path, "cpu", True, 1 << 30, 1, self.PYTHON)
+        found = bench.torch(SMALL, Batch(2, 2), "eager,eager+cudnn", time.monotonic() + 60, measured=5)["variants"]
+        self.assertEqual(found["eager+cudnn"]["error"], "cuDNN's attention is a GPU's")
+        eager = found["eager"]
+        self.assertEqual(len(eager["all_step_seconds"]), 5, eager)
+        self.assertEqual(eager["step_seconds"], statistics.median(eager["all_step_seconds"]))
+        self.assertEqual(eager["tokens_per_second"], Batch(2, 2).tokens(SMALL) / eager["step_seconds"])
+
+    # PyTorch's own choice of attention is replaced: what a processor has of it knows no cuDNN.
+    CHOOSES = """
+import contextlib, sys, types
+sys.path.insert(0, sys.argv[1])
+import torch_side
+said = []
+
+@contextlib.contextmanager
+def sdpa_kernel(backends):
+    said.append(f"only {backends}")
+    try:
+        yield
+    finally:
+        said.append("as before")
+
+def measure(args, words, text, notes):
+    said.append("measured")
+    if "fails" in words:
+        raise RuntimeError("out of memory")
+    return {}
+
+args = types.SimpleNamespace(device="cuda")
+torch_side.measure = measure
+sys.modules["torch.nn.attention"] = attention = types.ModuleType("attention")
+print(torch_side.attempt(args, {"cudnn"}, None, None))
+attention.SDPBackend, attention.sdpa_kernel = types.SimpleNamespace(), sdpa_kernel
+print(torch_side.attempt(args, {"cudnn"}, None, None))
+attention.SDPBackend.CUDNN_ATTENTION = "cuDNN"
+for words in ({"cudnn"}, {"cudnn", "fails"}, {"compiled"}):
+    torch_side.attempt(args, words, None, None)
+print(said)
+"""
+
+    def test_attention_by_cudnn_is_chosen_for_its_variants_alone(self):
+        done = run([self.PYTHON, "-c", self.CHOOSES, str(ROOT / "bench/gpu")])
+        self.assertEqual(done.stdout.splitlines(), 2 * ["{'error': 'this PyTorch has no attention by cuDNN'}"] + [str(
+            2 * ["only ['cuDNN']", "measured", "as before"] + ["measured"])], done.stderr)
+
+    def test_attention_s_price_says_why_there_is_none(self):
+        done = run([self.PYTHON, str(ROOT / "bench/gpu/attention_price.py")],
+                   env={**os.environ, "CUDA_VISIBLE_DEVICES": ""})
+        self.assertEqual(json.loads(done.stdout)["error"], "PyTorch sees no GPU", done.stderr)
+
+
+class ClocksTest(SystemTest):
+    SMI = """#!/bin/bash
+query="$1"
+for last; do :; done
+[ -z "$REFUSED" ] || ! grep -qE "$REFUSED" <<<"$query" || { echo 'Field "x" is not a valid field to query.'; exit 2; }
+echo "$@" >>"$SAID"
+[ "$last" = 500 ] || { grep -q reasons <<<"$query" && echo "1980, 70.5, 40, 0x0" || echo "1980, 70.5, 40"; exit; }
+echo $$ >"$SAID.pid"
+exec sleep 600
+"""
+    SAMPLES = ("345, 70.00, 40, 0x0000000000000001\n1980, 400.00, 50, 0x0000000000000000\n1410, 699.50, 61, "
+               "0x0000000000000024\n1755, [N/A], 60, 0x0000000000000204\nNVIDIA-SMI says, something, else\n1700, 5\n")
+
+    @contextlib.contextmanager
+    def nvidia_smi(self, refused=""):
+        programs = self.work.path / "programs"
+        programs.mkdir(exist_ok=True)
+        (programs / "nvidia-smi").write_text(self.SMI)
+        (programs / "nvidia-smi").chmod(0o755)
+        env = {**os.environ, "PATH": f"{programs}:{os.environ['PATH']}", "SAID": str(self.work.path / "said"),
+               "REFUSED": refused}
+        (self.work.path / "said").unlink(missing_ok=True)
+        with mock.patch.dict(os.environ, env), mock.patch.object(gpu_machine, "OWN_ENVIRONMENT", env):
+            yield
+
+    def test_samples_in_figures(self):
+        self.assertEqual(clocks.figures_of(self.SAMPLES.split("\n")), {
+            "samples": 4, "sm_mhz": 1755, "least_sm_mhz": 1410, "most_watts": 699.5, "most_degrees": 61,
+            "reasons": ["idle", "power cap", "heat", "0x200"]})
+        without = clocks.figures_of(["1980, 400.00, 50", "345, 90, 40"])
+        self.assertEqual((without["sm_mhz"], without["least_sm_mhz"], without["reasons"]), (1162.5, 345, []))
+        self.assertEqual(clocks.figures_of(["[N/A], [N/A], [N/A]"]), {})
+        idle = clocks.figures_of(["345, [N/A], 40, 0x1"])
+        self.assertEqual((idle["samples"], idle["sm_mhz"], idle["most_watts"], idle["reasons"]), (1, None, None, ["idle"]))
+
+    def sampled(self, runs):
+        report = part_report.Report(self.work.out("report"), "a GPU", {})
+        with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()), \
+                clocks.Clocks("cuda:0", report.out) as sampled:
+            part_report.run_parts([sampled.beside(Part(name, run, 1), report) for name, run in runs.items()], report, 0)
+        return json.loads((report.out / "report.json").read_text())["parts"], (report.out / "report.md").read_text()
+
+    def test_each_part_has_what_was_sampled_while_it_ran(self):
+        def samples(text, outcome="done"):
+            def part(_):
+                with open(self.work.out("report") / clocks.SAMPLES, "a") as file:
+                    file.write(text)
+                if isinstance(outcome, Exception):
+                    raise outcome
+                return outcome
+            return part
+
+        with self.nvidia_smi():
+            parts, text = self.sampled({
+                "first": samples("1980, 400, 50, 0x0\n1970, 3"), "second": samples("00, 50, 0x4\n1410, 700, 60, 0x4\n"),
+                "fails": samples("1200, 1, 1, 0x0\n", Failed("too slow", Outcome("", figures={"speed": 1}))),
+                "breaks": samples("1100, 1, 1, 0x0\n", ValueError("odd")), "nothing": samples("")})
+        clock = lambda name: parts[name]["clocks"]  # noqa: E731
+        self.assertEqual((clock("first")["samples"], clock("first")["sm_mhz"]), (1, 1980))
+        self.assertEqual((clock("second")["least_sm_mhz"], clock("second")["reasons"]), (1410, ["power cap"]))
+        self.assertEqual([parts["fails"][name] for name in ("state", "said", "speed")], ["failed", "too slow", 1])
+        self.assertEqual(clock("fails")["sm_mhz"], 1200)
+        self.assertIn("ValueError: odd", parts["breaks"]["said"])
+        self.assertEqual(clock("nothing"), {})
+        self.assertEqual(text.count("## The GPU's clock while parts ran"), 1)
+        for row in ("| first | 1 | 1,980 | 1,980 | 400 | 50 |  |", "| breaks | 1 | 1,100 | 1,100 | 1 | 1 |  |"):
+            self.assertIn(row, text)
+
+    def test_its_process_ends_whatever_ends_the_parts(self):
+        told = self.work.path / "said.pid"
+        for error in (KeyboardInterrupt, part_report.Interrupted, None):
+            told.unlink(missing_ok=True)
+            with self.nvidia_smi(), contextlib.suppress(*filter(None, [error])):
+                with clocks.Clocks("cuda:0", self.work.path) as sampled:
+                    self.assertTrue(sampled.samples)
+                    deadline = time.monotonic() + 30
+                    while not told.exists() or not told.read_text().endswith("\n"):
+                        self.assertLess(time.monotonic(), deadline)
+                        time.sleep(0.01)
+                    pid = int(told.read_text())
+                    self.assertTrue(eps_run.alive(pid))
+                    if error:
+                        raise error
+            self.gone([pid], timeout=5)
+
+    def test_a_field_that_is_unknown_is_done_without(self):
+        fields = "clocks.sm,power.draw,temperature.gpu"
+        for refused, asked in (("", f"{fields},clocks_event_reasons.active"),
+                               ("clocks_event", f"{fields},clocks_throttle_reasons.active"), ("_reasons", fields)):
+            with self.nvidia_smi(refused):
+                with clocks.Clocks("cuda:0", self.work.path) as sampled:
+                    self.assertTrue(sampled.samples)
+            self.assertIn(f"--query-gpu={asked} --format=csv,noheader,nounits --id=0",
+                          (self.work.path / "said").read_text().splitlines()[0])
+        part = Part("part", None, 1)
+        for device, refused in (("cuda:0", "clocks"), ("cpu", "")):
+            with self.nvidia_smi(refused), clocks.Clocks(device, self.work.path) as sampled:
+                self.assertIs(sampled.beside(part, None), part)
 
 
 class KernelTimesTest(SystemTest):

@@ -102,8 +102,7 @@ class ConformanceTest(Scripts):
     def test_all_cases_pass(self):
         outcome = self.conformance(self.script("suite", SUITE + SECOND_PASSES))
         self.assertEqual((outcome.state, outcome.said),
-                         ("passed", "; ".join([*(f"{dtype}: 2 of 2 passed" for dtype in conformance.DTYPES),
-                                               "timed, alone: 1 of 1 passed"])))
+                         ("passed", "; ".join(f"{dtype}: 2 of 2 passed" for dtype in conformance.DTYPES)))
         self.assertIn("First/Fp16", self.logs()["conformance-Fp16.log"])
 
     def test_cores_bound_among_how_many_processes_cases_are_divided(self):
@@ -115,10 +114,10 @@ class ConformanceTest(Scripts):
         (self.work.path / "conformance-Bf16-4.log").write_text("an earlier report's")
         outcome = self.conformance(self.script("suite", SUITE + SECOND_PASSES + SHARD), cores=8)
         self.assertEqual(outcome.said, "Bf16: 6 of 6 passed; Fp16: 6 of 6 passed; Fp32: 2 of 2 passed; "
-                                       "Tf32: 2 of 2 passed; timed, alone: 1 of 1 passed")
+                                       "Tf32: 2 of 2 passed")
         logs = self.logs()
         self.assertEqual(set(logs), {f"conformance-{name}.log" for name in (
-            "Bf16-1", "Bf16-2", "Bf16-3", "Fp16-1", "Fp16-2", "Fp16-3", "Fp32", "Tf32", "timed")})
+            "Bf16-1", "Bf16-2", "Bf16-3", "Fp16-1", "Fp16-2", "Fp16-3", "Fp32", "Tf32")})
         for number in range(3):
             self.assertIn(f"shard {number} of 3\n", logs[f"conformance-Fp16-{number + 1}.log"])
         self.assertIn("shard 0 of 1\n", logs["conformance-Fp32.log"])
@@ -130,7 +129,6 @@ class ConformanceTest(Scripts):
         self.assertEqual(outcome.state, "partly")
         self.assertRegex(outcome.said, "Fp16: 1 of 2 passed, Second/Fp16 was running, ended after [2-9] s")
         self.assertIn("Bf16: 2 of 2 passed", outcome.said)
-        self.assertIn("; timed: not reached", outcome.said)
         self.assertRegex(self.conformance(suite, 2, cores=6).said, "Fp16: 3 of 4 passed, Second/Fp16 was running, "
                                                                    "1 of 2 processes were ended after [2-9] s")
         self.assertLess(time.monotonic() - start, 30)
@@ -172,21 +170,42 @@ class ConformanceTest(Scripts):
         with self.assertRaisesRegex(Failed, "ended with 7"):
             self.conformance(suite)
 
-    def test_what_compares_times_runs_afterwards_and_alone(self):
-        order = self.work.path / "order"
-        begin = f'echo "begin $1" >>{order}\ntrap \'echo "end $1" >>{order}\' EXIT\n'
-        self.conformance(self.script("suite", SUITE.replace("\n", f"\n{begin}", 1) + f"sleep 0.3\n{SECOND_PASSES}"))
-        lines = order.read_text().splitlines()
-        self.assertEqual(len(lines), 2 * len(conformance.DTYPES) + 2)
-        self.assertEqual([line.split()[0] for line in lines[-3:]], ["end", "begin", "end"])
-        self.assertIn("--gtest_filter=*Spans*:*Waits*:*AWait*", lines[-1])
-        for line in lines[:-2]:
-            self.assertRegex(line, r"--gtest_filter=\*/\w+-\*Spans\*:\*Waits\*:\*AWait\*$")
+    def timed(self, suite, seconds=20):
+        with mock.patch.object(conformance, "SUITE", suite):
+            return conformance.timed(self.work.path, soon(seconds))
 
-    def test_a_case_that_compares_times_and_fails_fails(self):
+    def test_what_compares_times_is_a_part_of_its_own(self):
+        asked = self.work.path / "asked"
+        suite = self.script("suite", SUITE.replace("\n", f'\necho "$1" >>{asked}\n', 1) + SECOND_PASSES)
+        self.conformance(suite)
+        lines = asked.read_text().splitlines()
+        self.assertEqual(len(lines), len(conformance.DTYPES))
+        for line in lines:
+            self.assertRegex(line, r"^--gtest_filter=\*/\w+-\*Spans\*:\*Waits\*:\*AWait\*$")
+        outcome = self.timed(suite)
+        self.assertEqual((outcome.state, outcome.said), ("passed", "alone: 1 of 1 passed"))
+        self.assertEqual(asked.read_text().splitlines()[len(lines):], ["--gtest_filter=*Spans*:*Waits*:*AWait*"])
+        self.assertIn("SpansSay/Fp32", (self.work.path / "timed.log").read_text())
+        names = [part.name for part in load_run().parts_of(argparse.Namespace(out=self.work.path, tiny=False), parts.Bench(
+            self.work.path, "cuda:0", False, 0, 1, sys.executable)) if part.by_default]
+        self.assertEqual(names[:3], ["conformance", "timed", "bits"])
+
+    def test_a_case_that_compares_times_and_fails_twice_fails(self):
         with mock.patch.dict(os.environ, {"TIMED_CASE": "  FAILED  ", "TIMED_CODE": "1"}):
-            with self.assertRaisesRegex(Failed, "timed, alone: 0 of 1 passed, 1 failed: SpansSay/Fp32 "):
-                self.conformance(self.script("suite", SUITE + SECOND_PASSES))
+            with self.assertRaisesRegex(Failed, "^at first failed: SpansSay/Fp32; alone: 0 of 1 passed, 1 failed: "
+                                                "SpansSay/Fp32 [(]timed-again.log[)]"):
+                self.timed(self.script("suite", SUITE))
+        with self.assertRaisesRegex(Failed, "^alone: 0 of [?] passed, ended with 3: .*[(]timed.log[)]"):
+            self.timed(self.script("suite", "#!/bin/bash\nexit 3\n"))
+        with self.assertRaisesRegex(Failed, "ended after"):
+            self.timed(self.script("suite", "#!/bin/bash\nsleep 60\n"), 1)
+
+    def test_a_case_that_compares_times_may_fail_once(self):
+        (self.work.path / "timed-again.log").write_text("[  FAILED  ] an/earlier.Report/Fp32\n")
+        suite = self.script("suite", f'#!/bin/bash\n[ -e {self.work.path}/second ] || {{ touch {self.work.path}/second\n'
+                                     f'TIMED_CASE="  FAILED  "; TIMED_CODE=1; }}\n{SUITE}')
+        outcome = self.timed(suite)
+        self.assertEqual((outcome.state, outcome.said), ("passed", "at first failed: SpansSay/Fp32; alone: 1 of 1 passed"))
 
     def test_cases_that_compare_times_are_among_the_timed(self):
         bodies = {name: body for path in DEVICE_SOURCES.glob("*conformance*.cc")
@@ -309,6 +328,41 @@ class BitsTest(SystemTest):
         self.assertEqual(outcome.tables[0].rows,
                          [["BF16 fused", "ran", "the same", "not reached", "not reached", "not reached", "OTHER BITS",
                            "failed"]])
+
+    def test_a_run_hangs_only_where_others_have_ended_much_sooner(self):
+        runs = bits.Runs("cuda:0", True, None, soon(10000))
+        self.addCleanup(runs.work.remove)
+        began = lambda ago: argparse.Namespace(began=time.monotonic() - ago)  # noqa: E731
+        runs.check_time(began(9000))  # nothing is known of this machine
+        runs.has_ended(2)
+        runs.check_time(began(50))
+        with self.assertRaisesRegex(Failed, "it hangs: ended after 61 s"):
+            runs.check_time(began(61))
+        runs.has_ended(100)
+        runs.has_ended(3)
+        runs.check_time(began(380))
+        with self.assertRaisesRegex(Failed, "it hangs: ended after 401 s"):
+            runs.check_time(began(401))
+        runs.deadline = time.monotonic()
+        with self.assertRaisesRegex(bits.NotReached, "no time was left"):
+            runs.check_time(began(380))
+        with self.assertRaisesRegex(Failed, "it hangs"):
+            runs.check_time(began(401))
+        runs.longest = None
+        with self.assertRaises(bits.NotReached):
+            runs.check_time(began(9000))
+
+    def test_a_run_that_ends_tells_how_long_others_may_take(self):
+        runs = bits.Runs("cuda:0", True, None, soon(60))
+        self.addCleanup(runs.work.remove)
+        with self.assertRaisesRegex(Failed, "ended with 7"):
+            runs.run(["/bin/bash", "-c", "exit 7"])
+        self.assertIsNone(runs.longest)
+        runs.run(["/bin/true"])
+        self.assertGreater(runs.longest, 0)
+        with mock.patch.object(bits, "RUN_SECONDS", 0), mock.patch.object(bits, "LOOK_SECONDS", 0.01):
+            with self.assertRaisesRegex(Failed, "it hangs"):
+                runs.run(["/bin/sleep", "60"])
 
     def emulated(self):
         return mock.patch.object(eps_run, "EPS", self.emulated_eps())

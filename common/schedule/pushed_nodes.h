@@ -1,5 +1,5 @@
-#ifndef EPS_GPU_WORKER_PLAN_PUSHED_NODES_H_
-#define EPS_GPU_WORKER_PLAN_PUSHED_NODES_H_
+#ifndef EPS_COMMON_SCHEDULE_PUSHED_NODES_H_
+#define EPS_COMMON_SCHEDULE_PUSHED_NODES_H_
 
 #include <vector>
 
@@ -7,7 +7,7 @@
 #include "common/schedule/reduction_tree.h"
 #include "common/tensor/dtype.h"
 
-namespace eps::worker {
+namespace eps {
 
 // What leaves a device: sums over vnodes go in fp32, a single vnode's gradient in the run's dtype. A sum is only worth
 // making where it is fewer bytes than its leaves: from three 16-bit leaves on, from two fp32 ones.
@@ -19,6 +19,6 @@ inline Dtype PushedDtype(TreeNode node, Dtype gradients) { return node.is_leaf()
 // allow no more), or their leaves. `vnodes` as LargestSubtrees' `held`; the result covers them, rising.
 std::vector<TreeNode> PushedNodes(absl::Span<const int> vnodes, int num_vnodes, int max_leaves, Dtype gradients);
 
-}  // namespace eps::worker
+}  // namespace eps
 
-#endif  // EPS_GPU_WORKER_PLAN_PUSHED_NODES_H_
+#endif  // EPS_COMMON_SCHEDULE_PUSHED_NODES_H_

@@ -1,6 +1,6 @@
-#include "gpu_worker/plan/pushed_nodes.h"
+#include "common/schedule/pushed_nodes.h"
 
-namespace eps::worker {
+namespace eps {
 
 std::vector<TreeNode> PushedNodes(absl::Span<const int> vnodes, int num_vnodes, int max_leaves, Dtype gradients) {
   std::vector<TreeNode> nodes;
@@ -14,4 +14,4 @@ std::vector<TreeNode> PushedNodes(absl::Span<const int> vnodes, int num_vnodes, 
   return nodes;
 }
 
-}  // namespace eps::worker
+}  // namespace eps

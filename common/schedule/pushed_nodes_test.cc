@@ -1,11 +1,11 @@
-#include "gpu_worker/plan/pushed_nodes.h"
+#include "common/schedule/pushed_nodes.h"
 
 #include <numeric>
 #include <vector>
 
 #include "gtest/gtest.h"
 
-namespace eps::worker {
+namespace eps {
 namespace {
 
 TEST(PushedNodesTest, TwoSixteenBitLeavesGoAsLeavesAndTwoOfFp32AsTheirSum) {
@@ -39,4 +39,4 @@ TEST(PushedNodesTest, NeverMoreBytesThanTheLeaves) {
 }
 
 }  // namespace
-}  // namespace eps::worker
+}  // namespace eps
