@@ -65,7 +65,7 @@ std::vector<DaemonMemoryLine> Describe(const DaemonMemory& memory) {
       {"rest of the masters", memory.store.rest_bytes, "what the wire form lacks of fp32"},
       {"optimizer moments", memory.store.moment_bytes, WhatMomentsAre(memory)},
       {"gradients in flight", memory.contribution_window_bytes,
-       "from so many workers; what does not fit waits in them"},
+       "what the workers push of two layers; what does not fit waits in them"},
       {"gradients held", memory.hold_bytes, "fp32 sums until the step's norm is known: EXACT clipping, FP16"},
       {"state copied for a checkpoint", memory.capture_bytes, WhatCaptureMeans(memory)},
       {"a checkpoint being written", memory.checkpoint_bytes, "beside it: a part that is read back, each step's loss"},
