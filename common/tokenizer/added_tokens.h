@@ -16,6 +16,7 @@ namespace eps {
 struct AddedToken {
   std::string content;
   int32_t id = 0;
+  bool in_model = false;     // the model's own vocabulary has it, too
   bool special = false;      // Specials::kAsText leaves it text
   bool normalized = false;   // looked for in the normalized text, by its normalized content
   bool lstrip = false;       // takes the white space before it

@@ -41,7 +41,7 @@ BpeModel::BpeModel(const Options& options)
 absl::StatusOr<std::unique_ptr<BpeModel>> BpeModel::Create(const Options& options) {
   std::unique_ptr<BpeModel> model(new BpeModel(options));
   EPS_RETURN_IF_ERROR(model->AddMerges(options));
-  model->AddPieces(*options.vocabulary, options.specials);
+  model->AddPieces(*options.vocabulary, options.apart);
   if (options.byte_fallback && !options.byte_level) {
     for (int byte = 0; byte < 256; ++byte) {
       model->byte_ids_[static_cast<size_t>(byte)] = options.vocabulary->Find(ByteToken(byte)).value_or(kNone);
@@ -74,16 +74,16 @@ absl::Status BpeModel::AddMerges(const Options& options) {
     EPS_ASSIGN_OR_RETURN(const int32_t left_id, id_of(left));
     EPS_ASSIGN_OR_RETURN(const int32_t right_id, id_of(right));
     EPS_ASSIGN_OR_RETURN(const int32_t id, id_of(left + right));
-    if (!options.specials.contains(id)) merges_.Put(MergeTable::Pair(left_id, right_id), {rank, id});
+    if (!options.apart.contains(id)) merges_.Put(MergeTable::Pair(left_id, right_id), {rank, id});
     ++rank;
   }
   return absl::OkStatus();
 }
 
 // What a piece starts as, and with ignore_merges what it may be as a whole.
-void BpeModel::AddPieces(const Vocabulary& vocabulary, const absl::flat_hash_set<int32_t>& specials) {
+void BpeModel::AddPieces(const Vocabulary& vocabulary, const absl::flat_hash_set<int32_t>& apart) {
   for (int32_t id = 0; id < vocabulary.num_ids(); ++id) {
-    if (!vocabulary.Has(id) || specials.contains(id)) continue;
+    if (!vocabulary.Has(id) || apart.contains(id)) continue;
     const std::string& spelling = vocabulary.Spelling(id);
     if (spelling.empty()) continue;
     const std::optional<std::string> bytes = byte_level_ ? BytesOfSpelling(spelling) : spelling;

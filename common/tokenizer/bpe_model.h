@@ -33,8 +33,9 @@ class BpeModel : public TokenModel {
     bool ignore_merges = false;  // a piece that is a token needs no merges
     bool fuse_unk = false;       // neighbouring unknown characters become one unknown token
     std::optional<int32_t> unk;  // none: an unknown character becomes nothing
-    // No merge makes one of these: the text that spells a special token is taken out before, or is to stay text.
-    absl::flat_hash_set<int32_t> specials;
+    // No text becomes one of these here: special tokens, whose text is taken out before, or is to stay text, and what was
+    // added to the vocabulary and is none of the model's.
+    absl::flat_hash_set<int32_t> apart;
   };
   // Errors: INVALID_ARGUMENT naming the merge by its index
   static absl::StatusOr<std::unique_ptr<BpeModel>> Create(const Options& options);
@@ -44,7 +45,7 @@ class BpeModel : public TokenModel {
  private:
   explicit BpeModel(const Options& options);
   absl::Status AddMerges(const Options& options);
-  void AddPieces(const Vocabulary& vocabulary, const absl::flat_hash_set<int32_t>& specials);
+  void AddPieces(const Vocabulary& vocabulary, const absl::flat_hash_set<int32_t>& apart);
 
   void TokenizeWord(absl::string_view word, ModelScratch& scratch, std::vector<int32_t>& ids) const;
   void Split(absl::string_view piece, std::vector<int32_t>& symbols) const;

@@ -3,7 +3,6 @@
 #include <string>
 
 #include "common/base/status_macros.h"
-#include "common/tokenizer/utf8.h"
 
 namespace eps {
 
@@ -19,18 +18,12 @@ absl::StatusOr<SplitBehavior> SplitBehaviorFromJson(const JsonNode& node) {
 
 template <typename Each>
 void Splitter::ForEachSpan(absl::string_view text, PatternScratch& scratch, Each each) const {
-  size_t done = 0, from = 0;
-  Pattern::Match match;
-  while (from < text.size() && pattern_.Find(text, from, scratch, match)) {
-    if (match.begin == match.end) {  // cuts nothing, and the same place would match again
-      from = match.end;
-      if (from < text.size()) NextCodePoint(text, from);
-      continue;
-    }
+  size_t done = 0;
+  pattern_.ForEachMatch(text, scratch, [&](Pattern::Match match) {
     if (match.begin > done) each(Span{done, match.begin, inverted_});
     each(Span{match.begin, match.end, !inverted_});
-    done = from = match.end;
-  }
+    done = match.end;
+  });
   if (done < text.size()) each(Span{done, text.size(), inverted_});
 }
 

@@ -35,7 +35,7 @@ class Splitter {
     size_t begin, end;
     bool is_match;
   };
-  // `each(span)` for matches and what lies between them, from left to right; none is empty.
+  // `each(span)` for matches, which may be empty, and what lies between them, which is not, from left to right.
   template <typename Each>
   void ForEachSpan(absl::string_view text, PatternScratch& scratch, Each each) const;
 

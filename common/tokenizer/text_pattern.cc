@@ -1,7 +1,6 @@
 #include "common/tokenizer/text_pattern.h"
 
 #include "common/base/status_macros.h"
-#include "common/tokenizer/utf8.h"
 
 namespace eps {
 
@@ -33,25 +32,15 @@ bool TextPattern::Find(absl::string_view text, size_t from, PatternScratch& scra
 }
 
 void TextPattern::ReplaceAll(std::string& text, absl::string_view content, PatternScratch& scratch) const {
-  Pattern::Match match;
-  if (!Find(text, 0, scratch, match)) return;
   std::string out;
-  size_t done = 0, from = 0;
-  bool is_behind_match = false;  // what begins at `done`
-  do {
-    const bool is_empty = match.begin == match.end;
-    if (!is_empty || match.begin > done || !is_behind_match) {  // an empty one right behind another is none
-      out.append(text, done, match.begin - done).append(content.data(), content.size());
-      done = match.end;
-      is_behind_match = true;
-    }
-    from = match.end;
-    if (is_empty) {  // the same place would match again
-      if (from == text.size()) break;
-      NextCodePoint(text, from);
-    }
-  } while (from <= text.size() && Find(text, from, scratch, match));
-  text = std::move(out.append(text, done));
+  size_t done = 0;
+  bool any = false;
+  ForEachMatch(text, scratch, [&](Pattern::Match match) {
+    out.append(text, done, match.begin - done).append(content.data(), content.size());
+    done = match.end;
+    any = true;
+  });
+  if (any) text = std::move(out.append(text, done));
 }
 
 }  // namespace eps

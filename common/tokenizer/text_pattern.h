@@ -1,6 +1,7 @@
 #ifndef EPS_COMMON_TOKENIZER_TEXT_PATTERN_H_
 #define EPS_COMMON_TOKENIZER_TEXT_PATTERN_H_
 
+#include <cstddef>
 #include <optional>
 #include <string>
 #include <utility>
@@ -9,6 +10,7 @@
 #include "absl/strings/string_view.h"
 #include "common/tokenizer/json_node.h"
 #include "common/tokenizer/pattern.h"
+#include "common/tokenizer/utf8.h"
 
 namespace eps {
 
@@ -24,8 +26,21 @@ class TextPattern {
 
   // The first match from `from` on. An empty literal is nowhere.
   bool Find(absl::string_view text, size_t from, PatternScratch& scratch, Pattern::Match& match) const;
-  // Every match, from left to right, has become `content`; of nothing right behind another match is none, as Oniguruma
-  // has it.
+  // `each(match)`, from left to right; one of nothing right behind another match is none, as Oniguruma has it.
+  template <typename Each>
+  void ForEachMatch(absl::string_view text, PatternScratch& scratch, const Each& each) const {
+    Pattern::Match match;
+    size_t behind = absl::string_view::npos;  // where the last one ends
+    for (size_t from = 0; from <= text.size() && Find(text, from, scratch, match);) {
+      const bool is_empty = match.begin == match.end;
+      if (!is_empty || match.begin != behind) each(match);
+      from = behind = match.end;
+      if (!is_empty) continue;
+      if (from == text.size()) return;
+      NextCodePoint(text, from);  // the same place would match again
+    }
+  }
+  // Every match has become `content`.
   void ReplaceAll(std::string& text, absl::string_view content, PatternScratch& scratch) const;
 
  private:

@@ -25,7 +25,7 @@ namespace {
 
 constexpr int kMaxDepth = 32;
 
-using Specials = absl::flat_hash_set<int32_t>;
+using TokenIds = absl::flat_hash_set<int32_t>;
 
 absl::Status AddVocab(const JsonNode& model, Vocabulary& vocabulary) {
   EPS_ASSIGN_OR_RETURN(const JsonNode vocab, model.Get("vocab"));
@@ -64,6 +64,7 @@ absl::StatusOr<std::vector<AddedToken>> AddedTokensFromJson(const JsonNode& root
   EPS_ASSIGN_OR_RETURN(const std::vector<JsonNode> elements, list->Elements());
   for (const JsonNode& element : elements) {
     EPS_ASSIGN_OR_RETURN(AddedToken token, AddedTokenFromJson(element));
+    token.in_model = vocabulary.Has(token.id);
     EPS_RETURN_IF_ERROR_WITH(vocabulary.Add(token.content, token.id), element.where());
     tokens.push_back(std::move(token));
   }
@@ -108,7 +109,7 @@ absl::StatusOr<std::optional<int32_t>> UnkOf(const JsonNode& model, const Vocabu
 }
 
 absl::StatusOr<std::unique_ptr<TokenModel>> BpeFromJson(const JsonNode& model, const Vocabulary& vocabulary,
-                                                        const Specials& specials, bool byte_level) {
+                                                        const TokenIds& apart, bool byte_level) {
   EPS_RETURN_IF_ERROR(model.OnlyKeys({"type", "dropout", "unk_token", "continuing_subword_prefix", "end_of_word_suffix",
                                       "fuse_unk", "byte_fallback", "ignore_merges", "vocab", "merges"}));
   for (const char* key : {"dropout", "continuing_subword_prefix", "end_of_word_suffix"}) {
@@ -116,7 +117,7 @@ absl::StatusOr<std::unique_ptr<TokenModel>> BpeFromJson(const JsonNode& model, c
   }
   BpeModel::Options options;
   options.vocabulary = &vocabulary;
-  options.specials = specials;
+  options.apart = apart;
   options.byte_level = byte_level;
   EPS_ASSIGN_OR_RETURN(options.byte_fallback, model.FlagOr("byte_fallback", false));
   EPS_ASSIGN_OR_RETURN(options.ignore_merges, model.FlagOr("ignore_merges", false));
@@ -135,12 +136,12 @@ absl::StatusOr<std::unique_ptr<TokenModel>> BpeFromJson(const JsonNode& model, c
 }
 
 absl::StatusOr<std::unique_ptr<TokenModel>> WordPieceFromJson(const JsonNode& model, const Vocabulary& vocabulary,
-                                                              const Specials& specials) {
+                                                              const TokenIds& apart) {
   EPS_RETURN_IF_ERROR(
       model.OnlyKeys({"type", "unk_token", "continuing_subword_prefix", "max_input_chars_per_word", "vocab"}));
   WordPieceModel::Options options;
   options.vocabulary = &vocabulary;
-  options.specials = specials;
+  options.apart = apart;
   EPS_ASSIGN_OR_RETURN(const std::string unk, model.StringOr("unk_token", "[UNK]"));
   const std::optional<int32_t> unk_id = vocabulary.Find(unk);
   if (!unk_id) {
@@ -162,12 +163,12 @@ absl::StatusOr<std::string> ModelType(const JsonNode& model) {
 }
 
 absl::StatusOr<std::unique_ptr<TokenModel>> ModelFromJson(const JsonNode& model, const Vocabulary& vocabulary,
-                                                          const Specials& specials, bool byte_level) {
+                                                          const TokenIds& apart, bool byte_level) {
   EPS_ASSIGN_OR_RETURN(const std::string type, ModelType(model));
-  if (type == "BPE") return BpeFromJson(model, vocabulary, specials, byte_level);
+  if (type == "BPE") return BpeFromJson(model, vocabulary, apart, byte_level);
   if (type == "WordPiece") {
     if (byte_level) return model.Bad("a BPE model, as the pre_tokenizer is ByteLevel");
-    return WordPieceFromJson(model, vocabulary, specials);
+    return WordPieceFromJson(model, vocabulary, apart);
   }
   EPS_ASSIGN_OR_RETURN(const JsonNode type_node, model.Get("type"));
   return type_node.Bad("BPE or WordPiece");
@@ -237,12 +238,12 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> TokenizerFromJson(absl::string_view t
   parts.vocabulary = std::make_unique<Vocabulary>();
   EPS_RETURN_IF_ERROR(AddVocab(model, *parts.vocabulary));
   EPS_ASSIGN_OR_RETURN(parts.added, AddedTokensFromJson(root, *parts.vocabulary));
-  Specials specials;
+  TokenIds apart;
   for (const AddedToken& token : parts.added) {
-    if (token.special) specials.insert(token.id);
+    if (token.special || !token.in_model) apart.insert(token.id);
   }
   const bool byte_level = parts.pre_tokenizer != nullptr && parts.pre_tokenizer->IsByteLevel();
-  EPS_ASSIGN_OR_RETURN(parts.model, ModelFromJson(model, *parts.vocabulary, specials, byte_level));
+  EPS_ASSIGN_OR_RETURN(parts.model, ModelFromJson(model, *parts.vocabulary, apart, byte_level));
   parts.fingerprint = FingerprintOf(text);
   return std::make_unique<PipelineTokenizer>(std::move(parts));
 }

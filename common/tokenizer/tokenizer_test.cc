@@ -224,6 +224,24 @@ TEST_F(TokenizerTest, PiecesAreCutAsThePatternSays) {
   EXPECT_THAT(cut("Contiguous", "heell"), ElementsAre('h', 'e', 'e', 257));
 }
 
+// Digits by threes from the right, and a pattern that matches nothing wide nearly everywhere; as Hugging Face's Rust has it.
+TEST_F(TokenizerTest, AMatchOfNothingCutsToo) {
+  const auto cut = [&](const std::string& regex, const std::string& behavior, const std::string& text) {
+    const auto tokenizer = MustLoad(
+        With(ByteLevelJson(),
+             R"("pre_tokenizer":{"type":"ByteLevel","add_prefix_space":false,"trim_offsets":true,"use_regex":true})",
+             absl::StrCat(R"("pre_tokenizer":{"type":"Sequence","pretokenizers":[{"type":"Split","pattern":{"Regex":")",
+                          regex, R"("},"behavior":")", behavior,
+                          R"(","invert":false},{"type":"ByteLevel","add_prefix_space":false,"use_regex":false}]})")));
+    return Ids(*tokenizer, text);
+  };
+  for (const char* behavior : {"Removed", "Isolated", "MergedWithPrevious", "MergedWithNext", "Contiguous"}) {
+    EXPECT_THAT(cut(R"((?=(?:l){2}(?!l)))", behavior, "hell"), ElementsAre(256, 257)) << behavior;
+    EXPECT_THAT(cut("(?=e)", behavior, "hell"), ElementsAre('h', 'e', 257)) << behavior;
+  }
+  EXPECT_THAT(cut("l*", "Isolated", "hell"), ElementsAre('h', 'e', 257));
+}
+
 TEST_F(TokenizerTest, MetaspacePrependsToTheFirstPieceOnly) {
   const auto tokenizer =
       MustLoad(R"({"version":"1.0","added_tokens":[{"id":0,"content":"<s>","special":true,"normalized":false}],
@@ -233,6 +251,19 @@ TEST_F(TokenizerTest, MetaspacePrependsToTheFirstPieceOnly) {
   EXPECT_THAT(Ids(*tokenizer, "a a<s>a"), ElementsAre(3, 3, 0, 2));
   EXPECT_THAT(Ids(*tokenizer, "<s>a"), ElementsAre(0, 2));
   EXPECT_EQ(tokenizer->Decode({3, 3}, false), "a a");
+}
+
+TEST_F(TokenizerTest, WhatWasAddedToTheVocabularyIsNoPieceOfTheModels) {
+  const auto words = MustLoad(R"({"version":"1.0",
+      "added_tokens":[{"id":4,"content":"co","single_word":true},{"id":1,"content":"un"}],
+      "pre_tokenizer":{"type":"Whitespace"},
+      "model":{"type":"WordPiece","unk_token":"?","vocab":{"?":0,"un":1,"##s":2,"##un":3}}})");
+  EXPECT_THAT(Ids(*words, "co"), ElementsAre(4));
+  EXPECT_THAT(Ids(*words, "cos"), ElementsAre(0));
+  const auto characters = MustLoad(R"({"version":"1.0","added_tokens":[{"id":3,"content":"é","single_word":true}],
+      "pre_tokenizer":{"type":"Whitespace"},
+      "model":{"type":"BPE","unk_token":"?","vocab":{"?":0,"a":1,"b":2},"merges":[]}})");
+  EXPECT_THAT(Ids(*characters, "é aéb"), ElementsAre(3, 1, 0, 2));
 }
 
 TEST_F(TokenizerTest, NormalFormsAreMade) {

@@ -9,7 +9,7 @@ namespace eps {
 WordPieceModel::WordPieceModel(const Options& options) : unk_(options.unk), max_characters_(options.max_characters) {
   const Vocabulary& vocabulary = *options.vocabulary;
   for (int32_t id = 0; id < vocabulary.num_ids(); ++id) {
-    if (!vocabulary.Has(id) || options.specials.contains(id)) continue;
+    if (!vocabulary.Has(id) || options.apart.contains(id)) continue;
     const absl::string_view spelling = vocabulary.Spelling(id);
     first_.Add(spelling, id);
     if (absl::StartsWith(spelling, options.continuing_prefix)) {

@@ -22,8 +22,8 @@ class WordPieceModel : public TokenModel {
     const Vocabulary* vocabulary = nullptr;  // read, and not kept
     std::string continuing_prefix = "##";
     int32_t unk = 0;
-    int64_t max_characters = 100;           // a longer word is unknown
-    absl::flat_hash_set<int32_t> specials;  // no part of a word becomes one of these
+    int64_t max_characters = 100;        // a longer word is unknown
+    absl::flat_hash_set<int32_t> apart;  // no part of a word becomes one of these: BpeModel's
   };
   explicit WordPieceModel(const Options& options);
 

@@ -98,6 +98,15 @@ class NpmTest(SystemTest):
         ours, theirs = records.read(paths[1], 4), records.read(paths[2], 4)
         self.assertEqual([f"U+{ord(c):04X}" for c, a, b in zip(characters, ours, theirs, strict=True) if a != b], [])
 
+    def compare_pieces(self, tokenizer):
+        """Some texts, of which each piece is one token."""
+        documents = ["", "1234567", "12 fooBarBaz1000000", "bbb", "aab baaa", "aB", *self.text.made_up[:300]]
+        paths = [self.work.out(name) for name in ("documents", "ours", "theirs")]
+        records.write_documents(paths[0], documents)
+        self.run_both("native", tokenizer, "encode", *paths)
+        ours, theirs = records.read(paths[1], 4), records.read(paths[2], 4)
+        self.assertEqual([d for d, a, b in zip(documents, ours, theirs, strict=True) if a != b], [])
+
     def compare_decoded(self, implementation, tokenizer, paths):
         """Ours gives bytes, theirs text: what is not UTF-8 is U+FFFD in theirs."""
         self.run_both(implementation, tokenizer, "decode", paths[1], *paths[3:])
@@ -135,6 +144,14 @@ class NpmTest(SystemTest):
         self.compare_each(npm_packages.words("whitespace", {"type": "Whitespace"}), "a?a")
         self.compare_each(npm_packages.words("split", split), "a?a")
         self.compare_each(npm_packages.plain_bytes("single-word", None, ["tok"]), "?tok tok?")
+
+    def test_matches_of_nothing(self):
+        """Digits by threes from the right, words by their capitals, and a pattern that is nearly always empty."""
+        for i, regex in enumerate((r"(?=(?:\d{3})+(?!\d))", r"(?<=\p{Ll})(?=\p{Lu})", r"a*")):
+            for behavior in ("Removed", "Isolated", "MergedWithPrevious", "MergedWithNext", "Contiguous"):
+                split = {"type": "Split", "pattern": {"Regex": regex}, "behavior": behavior, "invert": False}
+                with self.subTest(regex=regex, behavior=behavior):
+                    self.compare_pieces(npm_packages.words(f"empty-{i}-{behavior}", split))
 
     def test_accents(self):
         strip = {"type": "Sequence", "normalizers": [{"type": "NFD"}, {"type": "StripAccents"}]}
