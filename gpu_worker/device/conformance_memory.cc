@@ -1,5 +1,6 @@
 #include "gpu_worker/device/conformance_memory.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -14,16 +15,34 @@
 #include "gtest/gtest.h"
 
 namespace eps::worker {
+namespace {
+
+constexpr std::byte kPattern{0xFF};
+constexpr int64_t kGuardBytes = 256;  // a few vectors of any processor, and what a warp writes at once
+
+}  // namespace
+
+ConformanceMemory::~ConformanceMemory() {
+  for (const Guard& guard : guards_) {
+    std::vector<std::byte> bytes(static_cast<size_t>(guard.num_bytes));
+    device_.stream(StreamId::kCompute).CopyOut(absl::MakeSpan(bytes), guard.begin);
+    if (!device_.stream(StreamId::kCompute).Synchronize().ok()) return;  // the test has seen why
+    const auto written = std::find_if(bytes.begin(), bytes.end(), [](std::byte byte) { return byte != kPattern; });
+    EXPECT_TRUE(written == bytes.end()) << "byte " << written - bytes.begin() << " behind piece "
+                                        << &guard - guards_.data() << " was written";
+  }
+}
 
 void* ConformanceMemory::Alloc(int64_t num_bytes) {
-  const int64_t rounded = (num_bytes + kArenaAlignBytes - 1) / kArenaAlignBytes * kArenaAlignBytes;
-  const std::vector<std::byte> pattern(static_cast<size_t>(rounded), std::byte{0xFF});
+  const int64_t rounded = (num_bytes + kGuardBytes + kArenaAlignBytes - 1) / kArenaAlignBytes * kArenaAlignBytes;
+  const std::vector<std::byte> pattern(static_cast<size_t>(rounded), kPattern);
   const absl::StatusOr<void*> address = device_.Address({used_bytes_, rounded});
   EXPECT_OK(address);
   if (!address.ok()) std::abort();  // a test that asks for too much; nothing could go on
   used_bytes_ += rounded;
   device_.stream(StreamId::kCompute).CopyIn(*address, pattern);
   EXPECT_OK(device_.stream(StreamId::kCompute).Synchronize());
+  guards_.push_back({static_cast<const std::byte*>(*address) + num_bytes, rounded - num_bytes});
   return *address;
 }
 

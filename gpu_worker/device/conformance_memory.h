@@ -13,10 +13,15 @@
 
 namespace eps::worker {
 
-// Hands out the arena piece by piece, and moves arrays in and out on the compute stream.
+// Hands out the arena piece by piece, and moves arrays in and out on the compute stream. What lies behind each piece is
+// looked at in the end: a kernel that writes there, as behind scratch that is too small, fails the test. One at a time: each
+// begins where the arena does.
 class ConformanceMemory {
  public:
   explicit ConformanceMemory(Device& device) : device_(device) {}
+  ~ConformanceMemory();
+  ConformanceMemory(const ConformanceMemory&) = delete;
+  ConformanceMemory& operator=(const ConformanceMemory&) = delete;
 
   // Uninitialised but for a pattern that turns up if it is read: NaN as fp32, bf16 and fp16.
   void* Alloc(int64_t num_bytes);
@@ -52,8 +57,15 @@ class ConformanceMemory {
   void SetBytes(void* to, absl::Span<const std::byte> bytes);
   void GetBytes(absl::Span<std::byte> bytes, const void* from);
 
+  // Behind what was handed out, up to the next piece.
+  struct Guard {
+    const std::byte* begin = nullptr;
+    int64_t num_bytes = 0;
+  };
+
   Device& device_;
   int64_t used_bytes_ = 0;
+  std::vector<Guard> guards_;
 };
 
 // As a dtype of 16 bits, rounded as gradients are.

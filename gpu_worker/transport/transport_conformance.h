@@ -1,6 +1,7 @@
 #ifndef EPS_GPU_WORKER_TRANSPORT_TRANSPORT_CONFORMANCE_H_
 #define EPS_GPU_WORKER_TRANSPORT_TRANSPORT_CONFORMANCE_H_
 
+#include <atomic>
 #include <functional>
 #include <memory>
 #include <ostream>
@@ -59,10 +60,11 @@ class TransportConformanceTest : public testing::TestWithParam<TransportCase> {
   std::vector<float> Leaf(BlobId blob, int use, int vnode) const;
   std::vector<std::byte> ToWire(absl::Span<const float> values, Dtype dtype) const;
   // The contribution of the vnodes of `node`, with memory of its own. `released` is set when that is let go.
-  Contribution Make(StepId step, BlobId blob, int use, TreeNode node, Dtype dtype, bool* released = nullptr) const;
+  Contribution Make(StepId step, BlobId blob, int use, TreeNode node, Dtype dtype,
+                    std::atomic<bool>* released = nullptr) const;
   // Some chunks of it.
   Contribution MakePart(StepId step, BlobId blob, int use, TreeNode node, Dtype dtype, ChunkRange chunks,
-                        bool* released = nullptr) const;
+                        std::atomic<bool>* released = nullptr) const;
   absl::StatusOr<std::vector<std::byte>> PullBytes(Transport& transport, BlobId blob, Version version) const;
   absl::StatusOr<std::vector<std::byte>> PullPart(Transport& transport, BlobId blob, Version version,
                                                   ChunkRange chunks) const;
