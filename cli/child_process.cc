@@ -53,13 +53,18 @@ bool CancelledWithin(const ProgramWatch& watch, absl::Duration time) {
 // Between fork and exec: async-signal-safe calls only.
 [[noreturn]] void BecomeChild(const SpawnOptions& options, char* const* argv, int log_fd, pid_t parent) {
   setpgid(0, 0);
+  // Not as this program has them: what nohup has it ignore, the child is told with.
+  sigset_t blocked;
+  sigemptyset(&blocked);
+  for (const int number : {SIGINT, SIGTERM, SIGHUP}) {
+    signal(number, SIG_DFL);
+    if (options.reads_signals) sigaddset(&blocked, number);
+  }
+  sigprocmask(SIG_SETMASK, &blocked, nullptr);
   if (options.signal_when_parent_dies != 0) {
     prctl(PR_SET_PDEATHSIG, options.signal_when_parent_dies);
     if (getppid() != parent) _exit(127);  // it died before the line above
   }
-  sigset_t none;
-  sigemptyset(&none);
-  sigprocmask(SIG_SETMASK, &none, nullptr);
   const int null_fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
   if (null_fd < 0) _exit(127);  // else the terminal would stay its input
   dup2(null_fd, STDIN_FILENO);

@@ -33,6 +33,8 @@ struct SpawnOptions {
   std::vector<std::string> arguments;  // without the program
   std::string log_path;                // appended to
   int signal_when_parent_dies = 0;     // 0: none
+  // Signals that ask it to end wait until it reads them, as a SignalWatcher does, however early they come.
+  bool reads_signals = false;
 };
 
 // Errors: INTERNAL or the system's, naming the program

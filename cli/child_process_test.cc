@@ -18,12 +18,13 @@
 namespace eps::cli {
 namespace {
 
-ChildProcess RunShell(const TempDir& dir, const std::string& script) {
+ChildProcess RunShell(const TempDir& dir, const std::string& script, bool reads_signals = false) {
   auto child = Spawn({.name = "sh 1",
                       .program = "/bin/sh",
                       .arguments = {"-c", script},
                       .log_path = dir.File("log"),
-                      .signal_when_parent_dies = 0});
+                      .signal_when_parent_dies = 0,
+                      .reads_signals = reads_signals});
   EXPECT_OK(child.status());
   return *child;
 }
@@ -42,6 +43,18 @@ TEST(ChildProcessTest, AnExitCodeAndTheLastWordsAreKept) {
   EXPECT_EQ(EndOf(child), "exit code 3");
   EXPECT_EQ(LastWords(child), "sh: last");
   EXPECT_FALSE(child.ended_well());
+}
+
+TEST(ChildProcessTest, WhatThisProgramIgnoresAChildDoesNotAndMayReadLater) {
+  TempDir dir;
+  signal(SIGHUP, SIG_IGN);  // as nohup has it
+  ChildProcess hung_up = RunShell(dir, "kill -HUP $$; exit 5");
+  signal(SIGHUP, SIG_DFL);
+  WaitForEnd(hung_up);
+  EXPECT_EQ(EndOf(hung_up), "signal 1 (Hangup)");
+  ChildProcess reads = RunShell(dir, "kill -HUP $$; kill -TERM $$; exit 5", /*reads_signals=*/true);
+  WaitForEnd(reads);
+  EXPECT_EQ(EndOf(reads), "exit code 5");
 }
 
 TEST(ChildProcessTest, TheWordsOfAnEarlierProcessInTheSameLogAreNotTheLastOnes) {

@@ -9,11 +9,13 @@
 #include <system_error>
 
 #include "CLI/CLI.hpp"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "cli/common_flags.h"
 #include "cli/run_report.h"
 #include "common/base/exit_code.h"
+#include "common/base/file_util.h"
 #include "common/base/flags.h"
 #include "common/base/status_macros.h"
 #include "common/base/thread.h"
@@ -38,22 +40,30 @@ bool IsAlive(int64_t process_id) {
   return kill(static_cast<pid_t>(process_id), 0) == 0 || errno == EPERM;
 }
 
+// A daemon at work has its folder's lock; one that lingers after the end of its run has nothing but its page.
+bool IsLetGo(const std::string& out) { return LockDirectory(out).ok(); }
+
 // Of the daemon that runs for `out`. Errors: ReadEndpointFile's · UNAVAILABLE none does, and where the run stands
 absl::StatusOr<Endpoint> FindDaemon(const std::string& out) {
   absl::StatusOr<Endpoint> endpoint = ReadEndpointFile(out, EndpointFile::kStarting);
   if (endpoint.ok() && IsAlive(endpoint->process_id)) return endpoint;
   endpoint = ReadEndpointFile(out, EndpointFile::kRunning);
-  const bool is_gone = endpoint.ok() ? !IsAlive(endpoint->process_id) : absl::IsNotFound(endpoint.status());
+  const bool is_gone =
+      endpoint.ok() ? !IsAlive(endpoint->process_id) || IsLetGo(out) : absl::IsNotFound(endpoint.status());
   if (is_gone) return absl::UnavailableError(NotRunningText(out));
   return endpoint;
 }
 
-// With what to do where nobody answers at the address that was given.
-absl::Status WithAdvice(const absl::Status& status, const std::string& connect) {
-  if (!absl::IsUnavailable(status) || connect.empty()) return status;
-  return absl::UnavailableError(
-      absl::StrCat("--connect ", connect, ": ", status.message(),
-                   "; a run that has ended has no daemon: give --out DIR, its folder, to see where it stands"));
+// What to do where the daemon's address was found and gave no answer. Who listens there without TLS is refused nothing
+// but closes the connection, as a daemon with TLS does.
+std::string AdviceFor(const absl::Status& status, const DaemonFlags& flags) {
+  if (absl::StrContains(status.message(), "Connection refused")) {
+    return flags.connect.empty() ? ""
+                                 : "; a run that has ended has no daemon: give --out DIR, its folder, to see where it "
+                                   "stands";
+  }
+  if (!flags.doors.ca_file.empty()) return "; docs/operations.md, Across machines, says what this may mean";
+  return "; a daemon that speaks TLS wants --tls-ca FILE, and then may want --token-file, or --tls-cert and --tls-key";
 }
 
 }  // namespace
@@ -99,12 +109,21 @@ int DaemonFlags::Run(const std::function<absl::Status(DaemonClient&)>& command) 
   if (!client.ok()) return ReportStart(client.status());
   const absl::Status status = command(*client);
   if (status.ok()) return kExitDone;
-  PrintError(WithAdvice(status, connect));
+  PrintError(Explain(status));
   return kExitFailed;
 }
 
-bool DaemonFlags::IsOfFinishedRun() const {
-  return connect.empty() && !out.empty() && absl::IsUnavailable(FindDaemon(out).status()) && IsFinished(out);
+bool DaemonFlags::HasNoDaemon() const {
+  return connect.empty() && !out.empty() && absl::IsUnavailable(FindDaemon(out).status());
+}
+
+bool DaemonFlags::IsOfFinishedRun() const { return HasNoDaemon() && IsFinished(out); }
+
+absl::Status DaemonFlags::Explain(const absl::Status& status) const {
+  if (!absl::IsUnavailable(status)) return status;
+  if (HasNoDaemon()) return absl::UnavailableError(NotRunningText(out));  // it has ended meanwhile
+  const std::string where = connect.empty() ? "" : absl::StrCat("--connect ", connect, ": ");
+  return absl::UnavailableError(absl::StrCat(where, status.message(), AdviceFor(status, *this)));
 }
 
 DaemonClient::DaemonClient(const std::string& address, std::shared_ptr<grpc::ChannelCredentials> credentials) {

@@ -63,9 +63,14 @@ struct DaemonFlags {
   // Errors: ReadEndpointFile's, NewChannelCredentials' · UNAVAILABLE no daemon runs for --out, and where the run stands
   absl::StatusOr<DaemonClient> Client() const;
 
-  // Whether `out` is given, and its run has done all of its steps and has no daemon any more: nobody is to be asked,
-  // and FinishedText (run_report.h) says where it stands.
+  // Whether `out` is given, and no daemon is at work on its run: nobody is to be asked, and run_report.h says where it
+  // stands.
+  bool HasNoDaemon() const;
+  // The same of a run that has done all of its steps.
   bool IsOfFinishedRun() const;
+
+  // Why a daemon that was found did not answer, and what to do: that its run is over, or the doors that it may want.
+  absl::Status Explain(const absl::Status& status) const;
 
   // A whole command: does `command` with the client, prints an error, and returns the exit code. What the daemon
   // answers is never bad input: of a `command` that began every error is kExitFailed.

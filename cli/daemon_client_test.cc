@@ -1,5 +1,7 @@
 #include "cli/daemon_client.h"
 
+#include <unistd.h>
+
 #include <memory>
 #include <string>
 #include <utility>
@@ -8,6 +10,8 @@
 #include "absl/strings/str_cat.h"
 #include "cli/command.h"
 #include "common/base/exit_code.h"
+#include "common/base/file_util.h"
+#include "common/run_folder/endpoint_file.h"
 #include "common/run_folder/run_folder.h"
 #include "common/security/secret_file.h"
 #include "common/testing/status_matchers.h"
@@ -80,6 +84,53 @@ TEST(DaemonClientTest, WhereNobodyAnswersAtAnAddressTheRunsFolderIsAdvised) {
     EXPECT_THAT(error, testing::HasSubstr("eps: --connect 127.0.0.1:1: "));
     EXPECT_THAT(error, testing::HasSubstr("a run that has ended has no daemon: give --out DIR"));
   }
+}
+
+TEST(DaemonClientTest, WhereSomebodyListensWhoDoesNotAnswerDoorsAreAdvisedAndNoEndIsSaid) {
+  const Refusing daemon(grpc::Status(grpc::StatusCode::UNAVAILABLE, "Socket closed"));  // as one with TLS does
+  testing::internal::CaptureStderr();
+  EXPECT_EQ(RunCommand("status --connect " + daemon.address()), kExitFailed);
+  const std::string error = testing::internal::GetCapturedStderr();
+  EXPECT_THAT(error, testing::HasSubstr("--tls-ca FILE"));
+  EXPECT_THAT(error, testing::Not(testing::HasSubstr("has ended")));
+}
+
+// This process lives, and has nobody listening: as a daemon that shows its page alone once its run is over.
+TEST(DaemonClientTest, ADaemonThatLingersIsNotAskedAndTheRunHasEnded) {
+  const TempDir dir;
+  ASSERT_OK(WriteEndpointFile(dir.path(), EndpointFile::kRunning,
+                              {.address = "127.0.0.1:1", .page = "", .process_id = getpid()}));
+  const auto said_of = [&](const std::string& command, int exit_code, bool to_stdout) {
+    testing::internal::CaptureStdout();
+    testing::internal::CaptureStderr();
+    EXPECT_EQ(RunCommand(absl::StrCat(command, " --out ", dir.path())), exit_code) << command;
+    const std::string out = testing::internal::GetCapturedStdout(), error = testing::internal::GetCapturedStderr();
+    return to_stdout ? out : error;
+  };
+  {
+    ASSERT_OK_AND_ASSIGN(const FileDescriptor at_work, LockDirectory(dir.path()));  // not over yet
+    EXPECT_THAT(said_of("status", kExitFailed, false), testing::HasSubstr("Connection refused"));
+  }
+  ASSERT_OK(WriteFileAtomically(dir.File("summary.json"), R"({"steps": 4, "steps_planned": 9, "loss_last": 2.25})"));
+  for (const char* command : {"status", "top --once", "checkpoint"}) {
+    EXPECT_THAT(said_of(command, kExitFailed, false), testing::HasSubstr("4 of 9 steps were done")) << command;
+  }
+  EXPECT_THAT(said_of("status --json", kExitFailed, true), testing::HasSubstr(R"("step": "4")"));
+  ASSERT_OK(WriteFileAtomically(dir.File("summary.json"), R"({"steps": 9, "steps_planned": 9, "loss_last": 2.25})"));
+  for (const char* command : {"status", "top --once"}) {
+    EXPECT_THAT(said_of(command, kExitDone, true), testing::HasSubstr("has ended: 9 of 9 steps")) << command;
+  }
+  EXPECT_THAT(said_of("checkpoint", kExitFailed, false), testing::HasSubstr("has ended: 9 of 9 steps"));
+}
+
+TEST(DaemonClientTest, WhatNobodyHasMeasuredIsNoNumber) {
+  const Refusing daemon(grpc::Status::OK);
+  testing::internal::CaptureStdout();
+  EXPECT_EQ(RunCommand("status --connect " + daemon.address()), kExitDone);
+  const std::string text = testing::internal::GetCapturedStdout();
+  EXPECT_THAT(text, testing::HasSubstr("loss                 -\n"));
+  EXPECT_THAT(text, testing::HasSubstr("speed                - tokens/s, - of the model"));
+  EXPECT_THAT(text, testing::HasSubstr("compute waits for    -\n"));
 }
 
 TEST(DaemonClientTest, AnAnswerIsDone) {

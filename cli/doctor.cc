@@ -135,7 +135,7 @@ absl::StatusOr<int> RunDoctor(const DoctorFlags& flags) {
   Append(findings, CheckMemory(machine));
   Append(findings, CheckLimits(machine, flags.workers));
   Append(findings, CheckSpeed(machine, flags.out, !flags.no_measuring));
-  Append(findings, CheckNvidia(machine));
+  Append(findings, CheckNvidia(machine, flags.worker.device));
   if (!flags.run.run.empty()) {
     EPS_ASSIGN_OR_RETURN(std::vector<Finding> of_run, CheckRunOfFlags(flags, machine));
     Append(findings, std::move(of_run));

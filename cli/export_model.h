@@ -21,6 +21,11 @@ absl::Status WriteModel(const std::string& from, const std::string& out, ModelFo
 // The same of the checkpoint that `checkpoint` means (FindCheckpointFolder), once its files are what they were.
 absl::Status ExportCheckpoint(const std::string& checkpoint, const std::string& out, const ModelFolderForm& form);
 
+// Whether `folder` is what ExportCheckpoint would write: the same config.json, tensors of its names, shapes and type, and
+// some values of each.
+// Errors: FAILED_PRECONDITION, or ModelFolder::Open's, it is not, and why · those of reading the checkpoint
+absl::Status CheckIsExport(const std::string& checkpoint, const std::string& folder, const ModelFolderForm& form);
+
 // The option `name`, for form.dtype.
 CLI::Option* AddDtypeTo(CLI::App& command, const std::string& name, ModelFolderForm& form);
 

@@ -14,6 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "cli/command.h"
 #include "cli/common_flags.h"
+#include "cli/shell_word.h"
 #include "common/base/status_macros.h"
 #include "common/checkpoint/checkpoint_files.h"
 #include "common/checkpoint/grow_model.h"
@@ -68,10 +69,16 @@ absl::Status RunGrow(const GrowFlags& flags) {
     overrides.push_back(std::move(field));
   }
   EPS_ASSIGN_OR_RETURN(const Manifest grown, GrowCheckpoint(folder, blocks, overrides, flags.out));
-  std::printf("%s: step %lld, %lld blocks in place of %lld; go on with\n  eps train --run %s/%s --out %s --resume\n",
-              flags.out.c_str(), static_cast<long long>(grown.state.version.value()),
-              static_cast<long long>(grown.run.model.num_layers), static_cast<long long>(was.run.model.num_layers),
-              flags.out.c_str(), kGrownRunFile, flags.out.c_str());
+  const int64_t done = grown.state.version.value();
+  std::printf("%s: step %lld, %lld blocks in place of %lld; ", flags.out.c_str(), static_cast<long long>(done),
+              static_cast<long long>(grown.run.model.num_layers), static_cast<long long>(was.run.model.num_layers));
+  if (done < grown.run.steps) {
+    std::printf("go on with\n  eps train --run %s --out %s --resume\n",
+                ShellWord(absl::StrCat(flags.out, "/", kGrownRunFile)).c_str(), ShellWord(flags.out).c_str());
+  } else {
+    std::printf("the run has done all of its %lld steps: to train on, grow it into another --out with --set steps=N\n",
+                static_cast<long long>(grown.run.steps));
+  }
   return absl::OkStatus();
 }
 

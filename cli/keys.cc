@@ -18,6 +18,7 @@
 #include "absl/time/time.h"
 #include "cli/command.h"
 #include "cli/common_flags.h"
+#include "cli/shell_word.h"
 #include "common/base/file_util.h"
 #include "common/base/flags.h"
 #include "common/base/status_macros.h"
@@ -57,19 +58,22 @@ absl::Status WriteKeySet(const std::string& out, const KeySet& set) {
 }
 
 void PrintUse(const KeysFlags& flags, absl::Time until) {
-  const char* const d = flags.out.c_str();
+  const auto file = [&](const char* name) { return ShellWord(absl::StrCat(flags.out, "/", name)); };
   const std::string& named = flags.hosts.front();
-  const std::string host = named.find(':') == std::string::npos ? named : absl::StrCat("[", named, "]");
+  const std::string address =
+      absl::StrCat(named.find(':') == std::string::npos ? named : absl::StrCat("[", named, "]"), ":7070");
   std::printf(
       "%s holds the keys of one cluster, valid until %s. Who has client.key and token is let in.\n\n"
       "The daemon's machine keeps ca.crt, server.crt, server.key and token:\n"
       "  eps_server --run RUN --out DIR --listen 0.0.0.0:7070 \\\n"
-      "    --tls-cert %s/server.crt --tls-key %s/server.key --tls-client-ca %s/ca.crt --token-file %s/token\n\n"
+      "    --tls-cert %s --tls-key %s --tls-client-ca %s --token-file %s\n\n"
       "Each worker's machine gets ca.crt, client.crt, client.key and token, over a way that nobody else reads:\n"
-      "  gpu_worker --connect %s:7070 \\\n"
-      "    --tls-ca %s/ca.crt --tls-cert %s/client.crt --tls-key %s/client.key --token-file %s/token\n\n"
+      "  gpu_worker --connect %s \\\n"
+      "    --tls-ca %s --tls-cert %s --tls-key %s --token-file %s\n\n"
       "eps status, eps top, eps checkpoint, eps drain, eps resize and eps stop take the same flags as gpu_worker.\n",
-      d, absl::FormatTime("%Y-%m-%d", until, absl::UTCTimeZone()).c_str(), d, d, d, d, host.c_str(), d, d, d, d);
+      flags.out.c_str(), absl::FormatTime("%Y-%m-%d", until, absl::UTCTimeZone()).c_str(), file("server.crt").c_str(),
+      file("server.key").c_str(), file("ca.crt").c_str(), file("token").c_str(), ShellWord(address).c_str(),
+      file("ca.crt").c_str(), file("client.crt").c_str(), file("client.key").c_str(), file("token").c_str());
 }
 
 // Without a "/" or "/." at the end, by which the folder itself would be made as if it were the one around the new one.

@@ -2,6 +2,7 @@
 
 #include <filesystem>
 #include <string>
+#include <vector>
 
 #include "CLI/CLI.hpp"
 #include "cli/command.h"
@@ -37,6 +38,22 @@ TEST(KeysTest, ASlashAtTheEndOfTheFolderIsNoFolderOfItsOwn) {
     EXPECT_EQ(RunKeysFor(dir.File(name)), kExitDone) << name;
     ExpectKeysIn(dir.File(name));
   }
+}
+
+TEST(KeysTest, CommandsToCopyAreQuoted) {
+  const TempDir dir;
+  CLI::App app;
+  int exit_code = -1;
+  AddKeys(app, &exit_code);
+  const std::string out = dir.File("my keys");
+  testing::internal::CaptureStdout();
+  std::vector<std::string> words = {out, "--out", "example.org", "--host", "keys"};  // the last one first
+  app.parse(words);
+  const std::string text = testing::internal::GetCapturedStdout();
+  EXPECT_EQ(exit_code, kExitDone);
+  EXPECT_NE(text.find("--tls-key '" + out + "/client.key' --token-file '" + out + "/token'\n"), std::string::npos)
+      << text;
+  EXPECT_NE(text.find("--connect example.org:7070 "), std::string::npos) << text;
 }
 
 TEST(KeysTest, AFolderThatIsThereIsLeftAsItIs) {

@@ -15,7 +15,6 @@
 #include "common/run_folder/run_folder.h"
 #include "common/samples/sample_source.h"
 #include "common/samples/tokenizer_of_ids.h"
-#include "common/spec/vector_width.h"
 #include "common/tokenizer/tokenizer.h"
 #include "eps_server/memory/daemon_memory.h"
 #include "gpu_worker/device_sizes.h"
@@ -23,11 +22,6 @@
 
 namespace eps::cli {
 namespace {
-
-absl::Status CheckDevice(const WorkerFlags& worker) {
-  if (worker.device == "cpu" && worker.vectors == kWidestVectors) return absl::OkStatus();  // always there
-  return ProbeDevice(worker.device, worker.vectors);
-}
 
 absl::Status CheckPlan(const Preflight& preflight, const RunConfig& run, const ModelSpec& model) {
   EPS_RETURN_IF_ERROR(LoadProfile(preflight.worker.profile, preflight.worker.device).status());
@@ -83,7 +77,7 @@ absl::StatusOr<RunConfig> LoadRunToTrain(const Preflight& preflight) {
 }
 
 absl::StatusOr<RunOutline> CheckBeforeTraining(const Preflight& preflight) {
-  EPS_RETURN_IF_ERROR(CheckDevice(preflight.worker));
+  EPS_RETURN_IF_ERROR(ProbeDevice(preflight.worker.device, preflight.worker.vectors));
   // A folder that cannot be read is not one without checkpoints.
   EPS_RETURN_IF_ERROR(RunFolder(preflight.out).checkpoints().HoldsAny().status());
   EPS_ASSIGN_OR_RETURN(const RunConfig run, LoadRunToTrain(preflight));

@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "cli/command.h"
 #include "cli/common_flags.h"
+#include "cli/device_probe.h"
 #include "cli/machine_profile.h"
 #include "cli/progress.h"
 #include "cli/signal_queue.h"
@@ -65,6 +66,7 @@ void Print(const worker::Profile& profile) {
 
 absl::Status RunProfile(const ProfileFlags& flags, SignalQueue& signals) {
   EPS_RETURN_IF_ERROR(flags.run.Load().status());
+  EPS_RETURN_IF_ERROR(ProbeDevice(flags.device, flags.vectors));
   const int threads = flags.threads > 0 ? flags.threads : UsableCores();
   const std::string out = flags.out.empty() ? worker::KeptProfilePath(flags.device, threads, flags.vectors) : flags.out;
   if (out.empty()) {

@@ -159,20 +159,21 @@ void ProgressPrinter::Show(const proto::StatusReply& status) {
   ShowLine([&status](int width) { return ProgressLine(status, width); });
 }
 
-void ProgressPrinter::ShowLine(const std::function<std::string(int width)>& line) {
-  if (quiet_) return;
+bool ProgressPrinter::ShowLine(const std::function<std::string(int width)>& line) {
+  if (quiet_) return false;
   if (terminal_) {
     std::fprintf(to_, "\r\033[K%s", line(TerminalWidth(to_) - 1).c_str());
     line_open_ = true;
   } else {
-    if (absl::Now() - last_shown_ < kPlainInterval) return;
+    if (absl::Now() - last_shown_ < kPlainInterval) return false;
     std::string text = line(kNoTerminalWidth);
-    if (text == last_line_) return;
+    if (text == last_line_) return false;
     std::fprintf(to_, "%s\n", text.c_str());
     last_line_ = std::move(text);
     last_shown_ = absl::Now();
   }
   std::fflush(to_);
+  return true;
 }
 
 void ProgressPrinter::Note(const std::string& text) {

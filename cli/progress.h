@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <functional>
 #include <string>
+#include <utility>
 
 #include "absl/time/time.h"
 #include "proto/control.pb.h"
@@ -19,6 +20,9 @@ std::string FormatSeconds(double seconds);
 
 // "1.23 TFLOP/s", of the model (StatusReply.model_flops_per_second).
 std::string FormatFlopRate(double flops_per_second);
+
+// What nobody has measured yet is a dash, and no number.
+inline std::string Known(bool is_known, std::string text) { return is_known ? std::move(text) : "-"; }
 
 // "[#######-------------]"
 std::string ProgressBar(int64_t step, int64_t steps);
@@ -60,7 +64,10 @@ class ProgressPrinter {
   explicit ProgressPrinter(bool quiet, std::FILE* to = stdout);
   void Show(const proto::StatusReply& status);
   // The same for something else than a run: `line` makes one of at most so many characters.
-  void ShowLine(const std::function<std::string(int width)>& line);
+  // Whether it was shown: where there is no terminal, not so soon after the one before it.
+  bool ShowLine(const std::function<std::string(int width)>& line);
+  // The next line is shown however soon it comes.
+  void ShowNext() { last_shown_ = absl::InfinitePast(); }
   // Prints a line of its own, on a terminal in the place of the progress line, which Show prints anew below it. Nothing
   // when quiet.
   void Note(const std::string& text);

@@ -59,8 +59,11 @@ absl::Status RunResize(const ResizeFlags& flags, DaemonClient& client) {
     std::printf("%s already\n", ComputingText(flags.workers).c_str());
     return absl::OkStatus();
   }
+  // Who is being started for a larger number cannot be asked to leave before it has attached: that is waited for in any
+  // case, or there would be too many in the end.
+  const bool may_be_too_many = is_starting && (status.start_order().workers() > flags.workers || excess > 0);
   EPS_ASSIGN_OR_RETURN(const int64_t order, client.StartWorkers(flags.workers, kCallTimeout));
-  if (flags.no_wait) {
+  if (flags.no_wait && !may_be_too_many) {
     std::printf("%d %s asked for\n", flags.workers, flags.workers == 1 ? "worker is" : "workers are");
     return absl::OkStatus();
   }
@@ -89,7 +92,10 @@ void AddResize(CLI::App& app, int* exit_code) {
       ->type_name("SECONDS")
       ->check(CLI::Range(1, 86400))
       ->capture_default_str();
-  command->add_flag("--no-wait", flags->no_wait, "Do not wait until they are gone, or compute");
+  command->add_flag(
+      "--no-wait", flags->no_wait,
+      "Do not wait until they are gone, or compute; but who is being started for a larger number is waited "
+      "for, and then let go");
   flags->daemon.AddTo(*command);
   command->callback([flags, exit_code] {
     *exit_code = flags->daemon.Run([&](DaemonClient& client) { return RunResize(*flags, client); });

@@ -1,7 +1,12 @@
 #include "cli/run_report.h"
 
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <algorithm>
 #include <filesystem>
 #include <system_error>
+#include <utility>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
@@ -13,6 +18,7 @@
 #include "common/base/state_names.h"
 #include "common/checkpoint/checkpoint_directory.h"
 #include "common/checkpoint/checkpoint_files.h"
+#include "common/checkpoint/manifest.h"
 #include "common/run_folder/run_folder.h"
 #include "nlohmann/json.hpp"
 
@@ -55,10 +61,30 @@ bool HasDoneAllSteps(const nlohmann::json& summary) {
   return summary.contains("steps_planned") && WholeNumber(summary, "steps") >= WholeNumber(summary, "steps_planned");
 }
 
-// "4 of 9 steps were done, loss 2.250"
+// The last line of `path` that is whole, of a process that may have been killed while it wrote the next one; "": there
+// is none. Read from the end: of a long run there are many.
+std::string LastLine(const std::string& path) {
+  constexpr int64_t kMostBytes = 1 << 16;  // a line has some 500
+  std::error_code error;
+  const auto file_bytes = static_cast<int64_t>(std::filesystem::file_size(path, error));
+  const absl::StatusOr<FileDescriptor> file = OpenFile(path, O_RDONLY);
+  if (error || !file.ok()) return "";
+  std::string text(static_cast<size_t>(std::min(file_bytes, kMostBytes)), '\0');
+  const ssize_t got = pread(file->get(), text.data(), text.size(), file_bytes - static_cast<int64_t>(text.size()));
+  text.resize(static_cast<size_t>(std::max<ssize_t>(got, 0)));
+  const size_t end = text.rfind('\n');
+  if (end == std::string::npos || end == 0) return "";
+  const size_t before = text.rfind('\n', end - 1);
+  return text.substr(before == std::string::npos ? 0 : before + 1,
+                     end - (before == std::string::npos ? 0 : before + 1));
+}
+
+// "4 of 9 steps were done, loss 2.250"; without "of 9" where nobody says of how many.
 std::string DoneText(const nlohmann::json& summary) {
   const int64_t steps = WholeNumber(summary, "steps");
-  return absl::StrCat(steps, " of ", WholeNumber(summary, "steps_planned"), " steps were done",
+  const std::string of =
+      summary.contains("steps_planned") ? absl::StrCat(" of ", WholeNumber(summary, "steps_planned")) : "";
+  return absl::StrCat(steps, of, steps == 1 && of.empty() ? " step was done" : " steps were done",
                       steps == 0 ? "" : absl::StrCat(", loss ", Loss(summary, "loss_last")));
 }
 
@@ -67,6 +93,28 @@ std::string NewestCheckpoint(const std::string& out) {
   const CheckpointDirectory checkpoints = RunFolder(out).checkpoints();
   const absl::StatusOr<Version> newest = FindNewestCheckpoint(checkpoints);
   return newest.ok() ? checkpoints.FolderOf(*newest) : "";
+}
+
+// How many the run in `out` is to have, by its newest checkpoint; 0: not known.
+int64_t StepsPlanned(const std::string& out) {
+  const absl::StatusOr<Manifest> manifest = ReadManifest(NewestCheckpoint(out));
+  return manifest.ok() ? manifest->run.steps : 0;
+}
+
+// What summary.json says of the run in `out`, or what can be said in its place where metrics.jsonl goes further. Null:
+// nothing.
+nlohmann::json ReadStanding(const std::string& out) {
+  nlohmann::json standing = ReadSummary(out);
+  const nlohmann::json line =
+      nlohmann::json::parse(LastLine(RunFolder(out).metrics()), nullptr, /*allow_exceptions=*/false);
+  if (!line.is_object() || !line.contains("step") || !line["step"].is_number_integer()) return standing;
+  const int64_t steps = WholeNumber(line, "step") + 1;
+  if (!standing.is_null() && WholeNumber(standing, "steps") >= steps) return standing;
+  const int64_t planned =
+      standing.contains("steps_planned") ? WholeNumber(standing, "steps_planned") : StepsPlanned(out);
+  standing = {{"steps", steps}, {"loss_last", line.value("loss", nlohmann::json())}};
+  if (planned > 0) standing["steps_planned"] = planned;
+  return standing;
 }
 
 }  // namespace
@@ -103,7 +151,6 @@ std::string EndText(const std::string& out) {
   if (summary.is_null()) return "";
   const int64_t steps = WholeNumber(summary, "steps");
   const int64_t planned = WholeNumber(summary, "steps_planned");
-  const int64_t skipped = WholeNumber(summary, "skipped_steps");
   std::string text = steps < planned ? absl::StrCat("eps: stopped after step ", steps, " of ", planned)
                                      : absl::StrCat("eps: done: ", steps, " steps");
   absl::StrAppend(&text, absl::StrFormat(" in %.1f s", Number(summary, "seconds")));
@@ -123,12 +170,23 @@ std::string EndText(const std::string& out) {
                   has_checkpoint ? "; summary.json, loss.svg and checkpoints are in "
                                  : "; there is no checkpoint (checkpoint.last); summary.json and loss.svg are in ",
                   out);
-  if (skipped > 0) {
-    absl::StrAppend(&text, "\neps: warning: ", skipped, skipped == 1 ? " step was" : " steps were",
-                    " skipped, as the gradient was not finite: lower optimizer.schedule.peak, or warm up longer");
-  }
   if (steps < planned) absl::StrAppend(&text, "\neps: ", NewestCheckpointText(out));
   return text;
+}
+
+std::vector<std::string> EndWarnings(const std::string& out) {
+  const nlohmann::json summary = ReadSummary(out);
+  std::vector<std::string> warnings;
+  if (const int64_t skipped = WholeNumber(summary, "skipped_steps"); skipped > 0) {
+    warnings.push_back(
+        absl::StrCat(skipped, skipped == 1 ? " step was" : " steps were",
+                     " skipped, as the gradient was not finite: lower optimizer.schedule.peak, or warm up longer"));
+  }
+  const bool has_loss = summary.contains("loss_last") && summary["loss_last"].is_number();
+  if (WholeNumber(summary, "steps") > 0 && !has_loss) {
+    warnings.push_back("the loss of the last step is not finite: see the steps before it in metrics.jsonl");
+  }
+  return warnings;
 }
 
 bool IsFinished(const std::string& out) { return HasDoneAllSteps(ReadSummary(out)); }
@@ -147,17 +205,21 @@ std::string FinishedText(const std::string& out) {
                                          : absl::StrCat("the newest checkpoint is ", checkpoint));
 }
 
-std::string FinishedJson(const std::string& out) {
-  const nlohmann::json summary = ReadSummary(out);
-  if (!HasDoneAllSteps(summary)) return "";
+std::string FinishedJson(const std::string& out) { return IsFinished(out) ? NotRunningJson(out) : ""; }
+
+std::string NotRunningJson(const std::string& out) {
+  const nlohmann::json standing = ReadStanding(out);
+  const std::string checkpoint = NewestCheckpoint(out);
+  if (standing.is_null() && checkpoint.empty()) return "";
   // 64-bit numbers are texts there, as a running daemon's are.
-  const nlohmann::ordered_json status = {{"state", run_state::kFinished},
-                                         {"step", absl::StrCat(WholeNumber(summary, "steps"))},
-                                         {"steps", absl::StrCat(WholeNumber(summary, "steps_planned"))},
-                                         {"loss", summary.value("loss_last", nlohmann::json())},
-                                         {"tokens", absl::StrCat(WholeNumber(summary, "tokens"))},
-                                         {"parameters", absl::StrCat(WholeNumber(summary, "parameters"))},
-                                         {"newest_checkpoint", NewestCheckpoint(out)}};
+  nlohmann::ordered_json status = {{"state", IsFinished(out) ? run_state::kFinished : "not_running"}};
+  const std::pair<const char*, const char*> counts[] = {
+      {"step", "steps"}, {"steps", "steps_planned"}, {"tokens", "tokens"}, {"parameters", "parameters"}};
+  for (const auto& [key, member] : counts) {
+    if (standing.contains(member)) status[key] = absl::StrCat(WholeNumber(standing, member));
+  }
+  if (WholeNumber(standing, "steps") > 0 && standing.contains("loss_last")) status["loss"] = standing["loss_last"];
+  status["newest_checkpoint"] = checkpoint;
   // A path need not be UTF-8.
   return status.dump(1, ' ', /*ensure_ascii=*/false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
 }
@@ -166,9 +228,9 @@ std::string NotRunningText(const std::string& out) {
   std::error_code ignored;
   if (!std::filesystem::is_directory(out, ignored)) return absl::StrCat("there is no run in ", out);
   if (std::string finished = FinishedText(out); !finished.empty()) return finished;
-  const nlohmann::json summary = ReadSummary(out);
-  return absl::StrCat("no daemon runs for ", out, summary.is_null() ? "" : absl::StrCat(": ", DoneText(summary)), "; ",
-                      NewestCheckpointText(out));
+  const nlohmann::json standing = ReadStanding(out);
+  return absl::StrCat("no daemon runs for ", out, standing.is_null() ? "" : absl::StrCat(": ", DoneText(standing)),
+                      "; ", NewestCheckpointText(out));
 }
 
 std::string NewestCheckpointText(const std::string& out) {

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 namespace eps::cli {
 
@@ -34,8 +35,12 @@ std::string StartText(const RunOutline& outline, const StartOptions& options);
 // How the run in folder `out` ended, from its summary.json, in a line or two; "" when there is none that can be read.
 //   done: 400 steps in 8.5 s, loss 5.517 -> 2.324, 24066 tokens/s, device 1.9 MiB of 2.0 MiB; summary.json, loss.svg
 //   and checkpoints are in out/tiny
-// A run that was stopped says so, and how to go on; steps that were skipped are counted.
+// A run that was stopped says so, and how to go on.
 std::string EndText(const std::string& out);
+
+// What somebody should know who takes the model of that run, for people: steps that were skipped, a last loss that is
+// not finite.
+std::vector<std::string> EndWarnings(const std::string& out);
 
 // Whether the run in `out` has done all of its steps, by its summary.json, and how many steps it says were done.
 bool IsFinished(const std::string& out);
@@ -48,8 +53,12 @@ int64_t StepsDone(const std::string& out);  // 0: there is no summary
 std::string FinishedText(const std::string& out);
 std::string FinishedJson(const std::string& out);
 
-// Why nobody answers for the run in `out`, and where it stands.
+// Why nobody answers for the run in `out`, and where it stands: by its summary.json, or by the last line of its
+// metrics.jsonl where that is further, as of a run that was killed.
 std::string NotRunningText(const std::string& out);
+// The same as JSON, as FinishedJson, its state "finished" or "not_running"; what is not known of it is left out. "":
+// nothing is.
+std::string NotRunningJson(const std::string& out);
 
 // "the newest checkpoint is OUT/checkpoints/step-00000040; go on with --resume", or that there is none.
 std::string NewestCheckpointText(const std::string& out);

@@ -12,7 +12,9 @@
 namespace eps::cli {
 namespace {
 
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::IsEmpty;
 using ::testing::Not;
 
 TEST(RunReportTest, TheStartSaysWhatIsTrainedWithWhatAndWhere) {
@@ -95,6 +97,34 @@ TEST_F(EndTest, ARunThatHasDoneAllOfItsStepsSaysWhereItEndedAndNothingOfGoingOn)
   EXPECT_EQ(nlohmann::json::parse(FinishedJson(dir_.path())), want);
 }
 
+TEST_F(EndTest, OfARunThatWasKilledTheLastWholeLineOfItsMetricsTells) {
+  const std::string first = R"({"step":0,"loss":5.5})"
+                            "\n",
+                    second = R"({"step":41,"loss":2.25})"
+                             "\n";
+  const std::string filler = std::string(100000, 'x') + "\n";  // more than is read
+  for (const std::string& rest : {std::string(), std::string(R"({"step":42,"lo)")}) {
+    ASSERT_OK(WriteFileAtomically(dir_.File("metrics.jsonl"), filler + first + second + rest));
+    EXPECT_THAT(NotRunningText(dir_.path()), HasSubstr(": 42 steps were done, loss 2.250; there is no checkpoint yet"));
+    const nlohmann::json want = {{"state", "not_running"}, {"step", "42"}, {"loss", 2.25}, {"newest_checkpoint", ""}};
+    EXPECT_EQ(nlohmann::json::parse(NotRunningJson(dir_.path())), want);
+  }
+  // Of a sitting before it.
+  Summary(R"({"steps": 4, "steps_planned": 90, "loss_last": 5.25})");
+  EXPECT_THAT(NotRunningText(dir_.path()), HasSubstr(": 42 of 90 steps were done, loss 2.250; "));
+  EXPECT_EQ(FinishedJson(dir_.path()), "");
+  Summary(R"({"steps": 42, "steps_planned": 90, "loss_last": 5.25})");
+  EXPECT_THAT(NotRunningText(dir_.path()), HasSubstr(": 42 of 90 steps were done, loss 5.250; "));
+}
+
+TEST_F(EndTest, OfARunWithoutAWholeLineNothingIsSaid) {
+  for (const char* metrics : {"", "\n", "{\"step\":0", "[1]\n", "{\"step\":\"1\"}\n"}) {
+    ASSERT_OK(WriteFileAtomically(dir_.File("metrics.jsonl"), metrics));
+    EXPECT_THAT(NotRunningText(dir_.path()), Not(HasSubstr("done"))) << metrics;
+    EXPECT_EQ(NotRunningJson(dir_.path()), "") << metrics;
+  }
+}
+
 TEST_F(EndTest, AnyOtherRunHasNotFinished) {
   for (const char* summary : {R"({"steps": 4, "steps_planned": 9})", R"({"steps": 4})", "{}", "[1"}) {
     Summary(summary);
@@ -106,13 +136,19 @@ TEST_F(EndTest, AnyOtherRunHasNotFinished) {
 TEST_F(EndTest, SkippedStepsAndALossThatIsNoNumberAreNamed) {
   Summary(R"({"steps": 4, "steps_planned": 4, "skipped_steps": 3, "loss_first": 5.5, "loss_last": null})");
   EXPECT_THAT(EndText(dir_.path()), HasSubstr("loss 5.500 -> not finite"));
-  EXPECT_THAT(EndText(dir_.path()), HasSubstr("warning: 3 steps were skipped"));
+  EXPECT_THAT(EndWarnings(dir_.path()), ElementsAre(HasSubstr("3 steps were skipped, as the gradient was not finite"),
+                                                    HasSubstr("the loss of the last step is not finite")));
+  Summary(R"({"steps": 4, "steps_planned": 4, "skipped_steps": 0, "loss_first": 5.5, "loss_last": 2.5})");
+  EXPECT_THAT(EndWarnings(dir_.path()), IsEmpty());
+  Summary(R"({"steps": 0, "steps_planned": 4, "loss_first": null, "loss_last": null})");
+  EXPECT_THAT(EndWarnings(dir_.path()), IsEmpty());
 }
 
 TEST_F(EndTest, ARunWithoutAStepHasNoLoss) {
   Summary(R"({"steps": 0, "steps_planned": 4, "seconds": 1, "loss_first": null, "loss_last": null})");
   EXPECT_THAT(EndText(dir_.path()), HasSubstr("stopped after step 0 of 4 in 1.0 s; "));
   EXPECT_THAT(NotRunningText(dir_.path()), HasSubstr("0 of 4 steps were done; "));
+  EXPECT_THAT(NotRunningJson(dir_.path()), Not(HasSubstr("loss")));
 }
 
 TEST_F(EndTest, WhatCannotBeReadIsNoReport) {

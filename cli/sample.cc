@@ -18,6 +18,7 @@
 #include "cli/class_answer.h"
 #include "cli/command.h"
 #include "cli/common_flags.h"
+#include "cli/device_probe.h"
 #include "cli/sample_prompt.h"
 #include "cli/sampling_server.h"
 #include "cli/signal_queue.h"
@@ -217,6 +218,7 @@ absl::Status TellApart(const SampleFlags& flags, const std::string& folder, cons
 }
 
 absl::Status RunSample(const SampleFlags& flags, SignalQueue& signals) {
+  EPS_RETURN_IF_ERROR(ProbeDevice(flags.worker.device, flags.worker.vectors));  // before anything is started
   EPS_ASSIGN_OR_RETURN(const std::string folder, FindCheckpointFolder(flags.checkpoint));
   EPS_ASSIGN_OR_RETURN(const std::string config_text, ReadFile(folder + "/config.json"));
   absl::StatusOr<ModelConfig> config = ModelConfigFromJson(config_text);
@@ -278,6 +280,16 @@ void AddPromptTo(CLI::App& command, SampleFlags& flags) {
       ->excludes(messages);
 }
 
+CLI::Validator IsSeed() {
+  return CLI::Validator(
+      [](std::string& text) -> std::string {
+        uint64_t seed = 0;
+        return absl::SimpleAtoi(text, &seed) ? ""
+                                             : absl::StrCat("\"", text, "\" is no whole number from 0 to 2^64 - 1");
+      },
+      "");
+}
+
 // What CLI11 cannot say of flags that need one of two others.
 absl::Status CheckFlags(const SampleFlags& flags) {
   if (flags.is_chat()) return absl::OkStatus();
@@ -324,7 +336,7 @@ void AddSample(CLI::App& app, int* exit_code) {
       ->check(CLI::Range(0, 1 << 24))
       ->capture_default_str();
   command->add_option("--seed", flags->seed, "The same seed gives the same text")
-      ->check(CLI::NonNegativeNumber)
+      ->check(IsSeed())
       ->capture_default_str();
   flags->worker.AddTo(*command);
   command->callback([flags, exit_code] {

@@ -14,6 +14,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "cli/endpoint_wait.h"
 #include "common/base/byte_size.h"
 #include "common/base/control_groups.h"
 #include "common/base/exit_code.h"
@@ -94,7 +95,10 @@ absl::Status SamplingServer::StartDaemon(const std::string& programs, const std:
                                                      "--listen", "127.0.0.1:0", "--token-file", doors_.token_file},
                                        .log_path = folder_ + "/eps_server.log",
                                        .signal_when_parent_dies = SIGKILL}));
-  return WaitForEndpoint();
+  EPS_ASSIGN_OR_RETURN(const Endpoint endpoint,
+                       WaitForEndpoint(folder_, daemon_.pid, [this](absl::Duration pause) { return Check(pause); }));
+  address_ = endpoint.address;
+  return absl::OkStatus();
 }
 
 SamplingServer::~SamplingServer() {
@@ -133,17 +137,6 @@ absl::Status SamplingServer::Check(absl::Duration timeout) {
     return absl::InternalError(message);
   }
   return absl::OkStatus();
-}
-
-absl::Status SamplingServer::WaitForEndpoint() {
-  while (true) {  // a model loads as long as it takes
-    EPS_RETURN_IF_ERROR(Check(absl::Milliseconds(5)));
-    const absl::StatusOr<Endpoint> endpoint = ReadEndpointFile(folder_, EndpointFile::kRunning);
-    if (endpoint.ok()) {
-      address_ = endpoint->address;
-      return absl::OkStatus();
-    }
-  }
 }
 
 absl::Status SamplingServer::Generate(const proto::GenerateRequest& request,

@@ -39,7 +39,6 @@ class SamplingServer {
   explicit SamplingServer(SignalQueue& signals) : signals_(signals) {}
 
   absl::Status StartDaemon(const std::string& programs, const std::string& checkpoint, int64_t text_tokens);
-  absl::Status WaitForEndpoint();
   // Waits up to `timeout` for a signal. OK while both live and none came; else why one ended, with the code of its
   // exit, or CANCELLED.
   absl::Status Check(absl::Duration timeout);

@@ -5,12 +5,15 @@
 #include <sys/signalfd.h>
 #include <unistd.h>
 
+#include "common/base/signal_watcher.h"
+
 namespace eps::cli {
 
 absl::StatusOr<SignalQueue> SignalQueue::Create(std::initializer_list<int> signals) {
   sigset_t set;
   sigemptyset(&set);
   for (const int number : signals) sigaddset(&set, number);
+  LeaveIgnoredHangup(set);
   sigprocmask(SIG_BLOCK, &set, nullptr);
   const int fd = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
   if (fd < 0) return FileError(errno, "open", "signalfd");

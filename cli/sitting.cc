@@ -16,6 +16,7 @@
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "cli/daemon_client.h"
+#include "cli/endpoint_wait.h"
 #include "cli/log_notes.h"
 #include "cli/progress.h"
 #include "cli/run_report.h"
@@ -93,7 +94,7 @@ SittingEnd Sitting::Run() {
 
 SittingEnd Sitting::RunAll() {
   if (absl::Status status = StartDaemon(); !status.ok()) return Failed(status);
-  const absl::StatusOr<bool> listening = WaitForEndpoint();
+  const absl::StatusOr<bool> listening = WaitUntilListening();
   if (absl::IsCancelled(listening.status())) {
     if (options_.end_at_once) AbortDaemon();
     EndStart();
@@ -123,36 +124,37 @@ absl::Status Sitting::StartDaemon() {
                                        .program = options_.programs + "/eps_server",
                                        .arguments = arguments,
                                        .log_path = RunFolder(options_.out).logs() + "/eps_server.log",
-                                       .signal_when_parent_dies = SIGHUP}));
+                                       .signal_when_parent_dies = SIGHUP,
+                                       .reads_signals = true}));
   return absl::OkStatus();
 }
 
-absl::StatusOr<bool> Sitting::WaitForEndpoint() {
+absl::StatusOr<bool> Sitting::WaitUntilListening() {
   const auto begin = std::chrono::steady_clock::now();
   auto shown = begin;
+  bool has_ended = false;
   // As long as it runs: tokenizing and loading hundreds of GB take as long as they take, and a signal ends it.
-  while (true) {
+  const absl::StatusOr<Endpoint> endpoint = WaitForEndpoint(options_.out, daemon_.pid, [&](absl::Duration pause) {
     Reap({&daemon_});
-    if (!daemon_.running()) return false;
-    const absl::StatusOr<Endpoint> endpoint = ReadEndpointFile(options_.out, EndpointFile::kRunning);
-    if (endpoint.ok() && endpoint->process_id == daemon_.pid) {
-      address_ = endpoint->address;
-      SayPage(endpoint->page);
-      starting_.reset();
-      return true;
-    }
+    has_ended = !daemon_.running();
+    if (has_ended) return absl::AbortedError("the daemon has ended");
     const auto now = std::chrono::steady_clock::now();
     if (now - begin > kQuietStart && now - shown > absl::ToChronoNanoseconds(kPollInterval)) {
       shown = now;
       ShowStart();
     }
-    if (signals_.Wait(absl::Milliseconds(5)).has_value()) {
-      return absl::CancelledError(
-          options_.is_restart
-              ? absl::StrCat("ended by a signal while all was started anew; ", NewestCheckpointText(options_.out))
-              : "ended by a signal before the run had begun; nothing was changed");
-    }
-  }
+    if (!signals_.Wait(pause).has_value()) return absl::OkStatus();
+    return absl::CancelledError(
+        options_.is_restart
+            ? absl::StrCat("ended by a signal while all was started anew; ", NewestCheckpointText(options_.out))
+            : "ended by a signal before the run had begun; nothing was changed");
+  });
+  if (has_ended) return false;
+  EPS_RETURN_IF_ERROR(endpoint.status());
+  address_ = endpoint->address;
+  SayPage(endpoint->page);
+  starting_.reset();
+  return true;
 }
 
 void Sitting::ShowStart() {
@@ -195,7 +197,8 @@ absl::Status Sitting::StartWorker(const WorkerFlags& flags) {
                                                    .program = options_.programs + "/gpu_worker",
                                                    .arguments = WorkerArguments(flags, number, place),
                                                    .log_path = WorkerLogFile(options_.out, number),
-                                                   .signal_when_parent_dies = 0}));
+                                                   .signal_when_parent_dies = 0,
+                                                   .reads_signals = true}));
   workers_.push_back({std::move(worker), place});
   return absl::OkStatus();
 }

@@ -95,7 +95,7 @@ class Sitting {
   absl::Status StartDaemon();
   // Until workers may attach; shows what the daemon does meanwhile. False when it ended first.
   // Errors: CANCELLED a signal came: there is no step to finish yet
-  absl::StatusOr<bool> WaitForEndpoint();
+  absl::StatusOr<bool> WaitUntilListening();
   void ShowStart();
   // Where people can look on, once.
   void SayPage(const std::string& page);

@@ -30,19 +30,26 @@ void PrintForPeople(const proto::StatusReply& status) {
     Line("at work on", work.empty() ? "nothing that takes long yet" : work);
     return;
   }
+  const bool has_done_one = status.last_step_seconds() > 0;  // in this sitting
   Line("step", absl::StrCat(status.step(), " of ", status.steps(), ", eta ", FormatEta(status.eta_seconds())));
   if (const std::string long_step = FormatLongStep(status); !long_step.empty()) Line("at work on", long_step);
-  Line("loss", absl::StrCat(status.loss(), " nats a token; gradient norm ", status.gradient_norm(), ", learning rate ",
-                            status.learning_rate()));
+  if (status.step() > 0) {
+    Line("loss", absl::StrCat(status.loss(), " nats a token; gradient norm ",
+                              Known(status.gradient_norm() >= 0, absl::StrCat(status.gradient_norm())),
+                              ", learning rate ", status.learning_rate()));
+  } else {
+    Line("loss", "-");
+  }
   if (status.has_evaluation()) {
     Line("evaluation", absl::StrCat(status.evaluation().loss(), " nats a token after step ", status.evaluation().step(),
                                     "; accuracy ", status.evaluation().accuracy(), " of ", status.evaluation().tokens(),
                                     " tokens, ", FormatSeconds(status.evaluation().seconds())));
   }
-  Line("speed", absl::StrCat(std::to_string(static_cast<int64_t>(status.tokens_per_second())), " tokens/s, ",
-                             FormatFlopRate(status.model_flops_per_second()), " of the model, ", status.tokens(),
-                             " tokens in all"));
-  Line("compute waits for", FormatWaits(status));
+  Line("speed",
+       absl::StrCat(Known(has_done_one, absl::StrCat(static_cast<int64_t>(status.tokens_per_second()))), " tokens/s, ",
+                    Known(status.model_flops_per_second() > 0, FormatFlopRate(status.model_flops_per_second())),
+                    " of the model, ", status.tokens(), " tokens in all"));
+  Line("compute waits for", Known(has_done_one, FormatWaits(status)));
   if (const std::string wait = FormatStepWait(status); !wait.empty()) Line("this step waits for", wait);
   Line("model", absl::StrCat(status.parameters(), " parameters, state ", FormatByteSize(status.model_state_bytes())));
   Line("daemon memory", absl::StrCat(FormatByteSize(status.resident_bytes()), " resident; contributions ",
@@ -67,7 +74,7 @@ void PrintForPeople(const proto::StatusReply& status) {
                                                                  worker.group_members()),
                       ", vnodes {", absl::StrJoin(worker.vnodes(), ","), "}, device ",
                       FormatByteSize(worker.device_peak_bytes()), " of ", FormatByteSize(worker.device_cap_bytes()),
-                      ", last pass ", worker.pass_seconds() > 0 ? FormatSeconds(worker.pass_seconds()) : "-",
+                      ", last pass ", Known(worker.pass_seconds() > 0, FormatSeconds(worker.pass_seconds())),
                       worker.metrics_address().empty() ? "" : absl::StrCat(", page ", worker.metrics_address())));
   }
 }
@@ -91,6 +98,7 @@ absl::Status AskDaemon(DaemonClient& client, bool json) {
 }
 
 int RunStatus(const DaemonFlags& flags, bool json) {
+  if (json && flags.HasNoDaemon() && !IsFinished(flags.out)) std::printf("%s", NotRunningJson(flags.out).c_str());
   if (!flags.IsOfFinishedRun()) return flags.Run([&](DaemonClient& client) { return AskDaemon(client, json); });
   std::printf("%s", json ? FinishedJson(flags.out).c_str() : absl::StrCat(FinishedText(flags.out), "\n").c_str());
   return kExitDone;

@@ -126,8 +126,12 @@ absl::StatusOr<int> RunTokenize(const TokenizeFlags& flags) {
   StopOnSignal stopper(std::move(signals));
   EPS_RETURN_IF_ERROR(stopper.Start());
   ProgressPrinter printer(flags.quiet);
-  const auto show = [&printer](const TokenizeProgress& progress) {
-    printer.ShowLine([&progress](int width) { return TokenizeProgressLine(progress, width); });
+  int64_t shown_bytes = 0;
+  const auto show = [&](const TokenizeProgress& progress) {
+    const bool is_end = progress.bytes_done == progress.bytes_total;
+    if (is_end && shown_bytes < progress.bytes_total) printer.ShowNext();  // nobody is left with what was half of it
+    const bool is_shown = printer.ShowLine([&progress](int width) { return TokenizeProgressLine(progress, width); });
+    if (is_shown) shown_bytes = progress.bytes_done;
   };
   const absl::StatusOr<TokenizeReport> report = TokenizeCorpus(options, *tokenizer, show, stopper.stop());
   printer.Finish();
@@ -223,7 +227,7 @@ void AddFlags(CLI::App& command, TokenizeFlags& flags) {
       ->type_name("FILE")
       ->check(NotEmpty());
   command.add_option("--documents", flags.documents, "How many of them --print shows")
-      ->check(CLI::NonNegativeNumber)
+      ->check(CLI::Range(int64_t{0}, int64_t{1'000'000'000'000}))
       ->capture_default_str();
 }
 

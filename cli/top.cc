@@ -69,7 +69,8 @@ absl::Status ShowOnce(DaemonClient& client) {
 }
 
 // Until a signal, or until the daemon is gone: a run that is over takes its daemon with it.
-absl::Status ShowLive(DaemonClient& client, SignalQueue& signals, absl::Duration interval, std::string& last_words) {
+absl::Status ShowLive(const DaemonFlags& daemon, DaemonClient& client, SignalQueue& signals, absl::Duration interval,
+                      std::string& last_words) {
   EPS_ASSIGN_OR_RETURN(proto::StatusReply status, client.Status(kTimeout));
   SecondScreen screen;
   while (true) {
@@ -77,7 +78,7 @@ absl::Status ShowLive(DaemonClient& client, SignalQueue& signals, absl::Duration
     if (signals.Wait(interval).has_value()) return absl::OkStatus();
     absl::StatusOr<proto::StatusReply> next = client.Status(kTimeout);
     if (!next.ok()) {
-      last_words = absl::StrCat("eps: the daemon is gone (", std::string(next.status().message()),
+      last_words = absl::StrCat("eps: the daemon is gone (", daemon.Explain(next.status()).message(),
                                 "); last seen: ", status.state(), ", step ", status.step(), " of ", status.steps());
       return absl::OkStatus();
     }
@@ -96,7 +97,7 @@ int RunTop(const TopFlags& flags) {
   if (!signals.ok()) return ReportStart(signals.status());
   return flags.daemon.Run([&](DaemonClient& client) -> absl::Status {
     std::string last_words;
-    EPS_RETURN_IF_ERROR(ShowLive(client, *signals, absl::Seconds(flags.interval_seconds), last_words));
+    EPS_RETURN_IF_ERROR(ShowLive(flags.daemon, client, *signals, absl::Seconds(flags.interval_seconds), last_words));
     if (!last_words.empty()) std::printf("%s\n", last_words.c_str());
     return absl::OkStatus();
   });

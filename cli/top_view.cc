@@ -42,19 +42,23 @@ void AddProgress(const proto::StatusReply& status, std::vector<std::string>& lin
                                   ProgressBar(status.step(), status.steps()), percent, status.step(), status.steps(),
                                   FormatEta(status.eta_seconds())));
   if (!status.failure().empty()) lines.push_back(absl::StrCat("failed: ", status.failure()));
-  lines.push_back(absl::StrFormat(
-      "loss %.4f nats  gradient norm %s  learning rate %.3g  %.0f tokens/s  %s", status.loss(),
-      status.gradient_norm() < 0 ? "-" : absl::StrFormat("%.3g", status.gradient_norm()), status.learning_rate(),
-      status.tokens_per_second(), FormatFlopRate(status.model_flops_per_second())));
+  const bool has_loss = status.step() > 0, has_done_one = status.last_step_seconds() > 0;  // that, in this sitting
+  lines.push_back(
+      absl::StrCat("loss ", has_loss ? absl::StrFormat("%.4f nats", status.loss()) : "-", "  gradient norm ",
+                   Known(status.gradient_norm() >= 0, absl::StrFormat("%.3g", status.gradient_norm())),
+                   "  learning rate ", Known(has_loss, absl::StrFormat("%.3g", status.learning_rate())), "  ",
+                   Known(has_done_one, absl::StrFormat("%.0f", status.tokens_per_second())), " tokens/s  ",
+                   Known(status.model_flops_per_second() > 0, FormatFlopRate(status.model_flops_per_second()))));
   if (status.has_evaluation()) {
     lines.push_back(absl::StrFormat("evaluation after step %d: loss %.4f nats  accuracy %.4f  %d tokens",
                                     status.evaluation().step(), status.evaluation().loss(),
                                     status.evaluation().accuracy(), status.evaluation().tokens()));
   }
-  lines.push_back(absl::StrCat("last step ", FormatSeconds(status.last_step_seconds()), ", ended ",
-                               FormatSeconds(status.step_age_seconds()), " ago  skipped ", status.skipped_steps(),
+  const std::string last_step = absl::StrCat(FormatSeconds(status.last_step_seconds()), ", ended ",
+                                             FormatSeconds(status.step_age_seconds()), " ago");
+  lines.push_back(absl::StrCat("last step ", Known(has_done_one, last_step), "  skipped ", status.skipped_steps(),
                                FormatLossScale(status), "  waited too long ", status.step_waits(),
-                               "  compute waits for ", FormatWaits(status)));
+                               "  compute waits for ", Known(has_done_one, FormatWaits(status))));
   if (const std::string long_step = FormatLongStep(status); !long_step.empty()) lines.push_back(long_step);
   if (const std::string wait = FormatStepWait(status); !wait.empty()) {
     lines.push_back(absl::StrCat("THIS STEP WAITS for ", wait));
@@ -111,10 +115,12 @@ std::string HostColumn(const std::string& host, bool shown) {
 
 std::string WorkerLine(const proto::WorkerStatus& worker, bool shows_host) {
   const std::vector<int> vnodes(worker.vnodes().begin(), worker.vnodes().end());
+  const bool has_passed = worker.pass_seconds() > 0;
   return absl::StrFormat("%4d  %-9s  %s%-8s  %-10s  %9s  %-22s  %s of %s", worker.worker_id(), worker.state(),
                          HostColumn(worker.host_name(), shows_host), worker.device_name(), FormatVnodes(vnodes),
-                         FormatSeconds(worker.pass_seconds()), FormatWorkerWaits(worker),
-                         FormatByteSize(worker.device_peak_bytes()), FormatByteSize(worker.device_cap_bytes())) +
+                         Known(has_passed, FormatSeconds(worker.pass_seconds())),
+                         Known(has_passed, FormatWorkerWaits(worker)), FormatByteSize(worker.device_peak_bytes()),
+                         FormatByteSize(worker.device_cap_bytes())) +
          (worker.state() == worker_state::kLost
               ? ""
               : absl::StrCat("  heard of ", FormatSeconds(worker.silent_seconds()), " ago"));

@@ -129,6 +129,17 @@ TEST(TopViewTest, WhatComesFromOutsideCannotSteerTheTerminal) {
 
 TEST(TopViewTest, AnEmptyReplyIsShownToo) { EXPECT_THAT(Text(proto::StatusReply(), {80, 24}), Not(IsEmpty())); }
 
+TEST(TopViewTest, WhatNobodyHasMeasuredIsNoNumber) {
+  proto::StatusReply status;
+  status.set_state("waiting_for_workers");
+  status.set_gradient_norm(-1);
+  status.add_workers()->set_state("attaching");
+  const std::string text = Text(status, {200, 60});
+  EXPECT_THAT(text, HasSubstr("\nloss -  gradient norm -  learning rate -  - tokens/s  -\nlast step -  skipped 0"));
+  EXPECT_THAT(text, HasSubstr("compute waits for -\n"));
+  EXPECT_THAT(text, Not(HasSubstr("0.000 s  nothing")));
+}
+
 TEST(TopViewTest, VnodesAreRanges) {
   EXPECT_EQ(FormatVnodes({}), "-");
   EXPECT_EQ(FormatVnodes({3}), "3");

@@ -195,13 +195,17 @@ absl::Status CheckExportPlace(const std::string& to, const std::string& out) {
   return absl::OkStatus();
 }
 
-// Whether nothing is left to do: the run of `steps` is at its end, and its model is in the folder, which --export
-// leaves there as a whole.
-bool IsDoneAndExported(const TrainFlags& flags, int64_t steps) {
+// Whether nothing is left to do: the run of `steps` is at its end, and --export has written its model there before.
+// Errors: INVALID_ARGUMENT another model is there, and how it is known
+absl::StatusOr<bool> IsDoneAndExported(const TrainFlags& flags, int64_t steps) {
   std::error_code ignored;
   if (!flags.resume || !std::filesystem::exists(flags.export_to + "/config.json", ignored)) return false;
   const absl::StatusOr<Version> newest = NewestCheckpointOf(flags.OutFolder());
-  return newest.ok() && newest->value() >= steps;
+  if (!newest.ok() || newest->value() < steps) return false;
+  const absl::Status is_there = CheckIsExport(flags.OutFolder(), flags.export_to, flags.export_form);
+  if (is_there.ok()) return true;
+  return absl::InvalidArgumentError(absl::StrCat("--export ", flags.export_to, ": is there, and not this run's model: ",
+                                                 is_there.message(), "; give another folder"));
 }
 
 // Whether the run is at its end and whole, with its report: there is nothing to start, nor anything to start it with to
@@ -222,7 +226,8 @@ absl::Status CheckExport(const TrainFlags& flags) {
   if (flags.export_to.empty()) return absl::OkStatus();
   EPS_RETURN_IF_ERROR(CheckExportPlace(flags.export_to, flags.OutFolder()));
   EPS_ASSIGN_OR_RETURN(const RunConfig run, LoadRunToTrain(flags.ForPreflight()));
-  if (IsDoneAndExported(flags, run.steps)) return absl::OkStatus();
+  EPS_ASSIGN_OR_RETURN(const bool is_exported, IsDoneAndExported(flags, run.steps));
+  if (is_exported) return absl::OkStatus();
   EPS_RETURN_IF_ERROR_WITH(CheckNewFolder(flags.export_to), "--export");
   EPS_RETURN_IF_ERROR_WITH(CheckSaysAll(run.model), "--export");
   if (run.checkpoint.last) return absl::OkStatus();
@@ -233,8 +238,13 @@ absl::Status CheckExport(const TrainFlags& flags) {
 absl::StatusOr<RunOutline> CheckAll(const TrainFlags& flags) {
   EPS_RETURN_IF_ERROR(CheckThreadRoom(RunThreads(flags.workers, flags.ThreadsPerWorker())));
   if (!flags.metrics_listen.empty()) {
-    EPS_RETURN_IF_ERROR_WITH(CheckPageAddress(flags.metrics_listen, /*any_address=*/false),
-                             "--metrics-listen (of a daemon started by hand with --metrics-any-address, any)");
+    EPS_RETURN_IF_ERROR_WITH(CheckPageAddress(flags.metrics_listen, /*any_address=*/true), "--metrics-listen");
+    if (!CheckPageAddress(flags.metrics_listen, /*any_address=*/false).ok()) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "--metrics-listen: ", flags.metrics_listen,
+          ": not a loopback address (127.0.0.1, [::1], localhost), where the pages of eps train stay, which "
+          "have neither TLS nor a password; ssh -L shows one elsewhere"));
+    }
   }
   EPS_RETURN_IF_ERROR(CheckExport(flags));
   return CheckBeforeTraining(flags.ForPreflight());
@@ -242,7 +252,8 @@ absl::StatusOr<RunOutline> CheckAll(const TrainFlags& flags) {
 
 // Of a run of `steps` that has ended well; the exit code.
 int FinishExport(const TrainFlags& flags, int64_t steps) {
-  if (IsDoneAndExported(flags, steps)) {
+  // What else is there ExportCheckpoint refuses.
+  if (IsDoneAndExported(flags, steps).value_or(false)) {
     std::printf("eps: %s has the model already: it stays as it is\n", flags.export_to.c_str());
     return kExitDone;
   }
@@ -261,9 +272,18 @@ int FinishExport(const TrainFlags& flags, int64_t steps) {
   return kExitFailed;
 }
 
+// How a run ended that ended well. What is wrong with its model is said to those too who want to hear nothing else.
+void SayEnd(const TrainFlags& flags) {
+  if (!flags.quiet) std::printf("%s\n", EndText(flags.OutFolder()).c_str());
+  std::fflush(stdout);
+  for (const std::string& warning : EndWarnings(flags.OutFolder())) {
+    std::fprintf(stderr, "eps: warning: %s\n", warning.c_str());
+  }
+}
+
 // Of a run that IsDone; the exit code.
 int SayDone(const TrainFlags& flags) {
-  if (!flags.quiet) std::printf("%s\n", EndText(flags.OutFolder()).c_str());
+  SayEnd(flags);
   if (flags.export_to.empty()) return kExitDone;
   if (const absl::Status place = CheckExport(flags); !place.ok()) {
     PrintError(place);
@@ -450,7 +470,7 @@ int RunTrain(TrainFlags flags) {
     const absl::Status traced = FinishTrace(flags, end.workers);
     if (!traced.ok()) std::fprintf(stderr, "eps: trace: %s\n", std::string(traced.message()).c_str());
   }
-  if (end.exit_code == kExitDone && !flags.quiet) std::printf("%s\n", EndText(out).c_str());
+  if (end.exit_code == kExitDone) SayEnd(flags);
   if (end.exit_code != kExitDone || flags.export_to.empty()) return end.exit_code;
   umask(users_umask);
   return FinishExport(flags, outline->steps);
@@ -499,7 +519,7 @@ void AddTrain(CLI::App& app, int* exit_code) {
           ->type_name("DIR")
           ->check(NotEmpty());
   AddDtypeTo(*command, "--export-dtype", flags->export_form)->needs(export_to);
-  command->add_flag("--quiet", flags->quiet, "No progress");
+  command->add_flag("--quiet", flags->quiet, "No progress; warnings and errors are said all the same");
   command->footer(
       "In DIR it leaves summary.json, metrics.jsonl, loss.svg, checkpoints/ and logs/ (docs/formats.md).\n"
       "A long run on a GPU, of whose layers no profile is kept, is measured first when it begins, as by eps profile.\n"

@@ -121,7 +121,6 @@ class Verification {
 
   // The program's exit code.
   int Run() {
-    printer_.Begin();
     bool all_same = true;
     for (size_t i = 0; i < variants_.size(); ++i) {
       const VariantResult result = Try(i);
@@ -129,6 +128,11 @@ class Verification {
         printer_.Interrupted();
         std::fprintf(stderr, "eps: ended by a signal\n");
         return kExitSignal + signals_.last();
+      }
+      if (refused_ != kExitDone) {
+        printer_.Interrupted();
+        PrintError(absl::InternalError(result.why));
+        return refused_;
       }
       printer_.Add(result);
       all_same = all_same && (result.outcome == VariantResult::Outcome::kSame ||
@@ -229,7 +233,10 @@ class Verification {
     printer_.Progress(index, 0, flags_.steps);
     const SittingEnd end = Sitting(std::move(options), &signals_).Run();
     if (end.exit_code == kExitDone) return end;
-    const std::string why = end.errors.empty() ? "" : end.errors.front();
+    const std::string why = end.errors.empty() ? absl::StrCat("exit code ", end.exit_code) : end.errors.front();
+    // Of the run as it is given: it is refused before anything is compared.
+    const bool is_refused = end.exit_code == kExitBadInput || end.exit_code == kExitDoesNotFit;
+    if (index == 0 && is_refused) refused_ = end.exit_code;
     return end.too_small.empty() ? absl::InternalError(why) : absl::ResourceExhaustedError(why);
   }
 
@@ -258,6 +265,7 @@ class Verification {
   SignalQueue& signals_;
   RunsFolder& folder_;
   VerifyPrinter printer_;
+  int refused_ = kExitDone;  // the exit code of a baseline that was
   std::vector<StepDigests> baseline_;
   ForwardDigests baseline_forward_;
 };

@@ -87,6 +87,7 @@ class TrainingDaemon final : public Daemon {
     EPS_RETURN_IF_ERROR(work_.Add(0));  // unless it was given up
     work_.Begin("opening the run");
     out_.Keep();
+    folder_.RemoveHalfWritten();
     EPS_RETURN_IF_ERROR(RemoveEndpointFile(options_.out, EndpointFile::kRunning));
     // Of a former sitting: it would say that the run has ended.
     if (run_.state.version.value() < run_.config.steps) {

@@ -162,7 +162,9 @@ absl::Status Session::Prepare(const DeviceBackend& backend) {
                                .max_group_members = max_group_members,
                                .host_stash_bytes = options_.host_stash_bytes,
                                .profile = &profile,
-                               .link = LinkOf(options_.device, options_.transport.value_or(attachment_.run.transport))};
+                               .link = LinkOf(options_.device, options_.transport.value_or(attachment_.run.transport)),
+                               // Who samples has no RunSpec to change.
+                               .suggests = !attachment_.serving};
   EPS_ASSIGN_OR_RETURN(RelayPlan plan, MakeRelayPlan(request));
   const double predicted_step_seconds =
       options_.profile == nullptr

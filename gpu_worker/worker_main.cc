@@ -255,6 +255,7 @@ void SetUpEnvironment() {
 int WorkerMain(int argc, char** argv, WorkerHooks hooks) {
   SetUpMalloc();
   std::signal(SIGXFSZ, SIG_IGN);  // a log beyond the limit of files ends, and not the worker
+  std::signal(SIGPIPE, SIG_IGN);  // nor does one that nobody reads any more
   SetUpEnvironment();
   LogGrpcErrors();
   CLI::App app(

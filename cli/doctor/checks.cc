@@ -154,10 +154,15 @@ Finding CheckDriver(const Machine& machine) {
           driver->devices > 0 ? "" : "nvidia-smi -L   (in a container: is it started with --gpus all?)"};
 }
 
-Finding CheckCudaDevice(const Machine& machine) {
-  const absl::Status status = machine.StartDevice("cuda");
-  if (status.ok()) return {Verdict::kOk, "cuda device", "a worker can start it", ""};
-  return {Verdict::kNote, "cuda device", std::string(status.message()),
+// Whoever asks for a GPU is refused where it does not start; to others it is no more than good to know.
+Finding CheckCudaDevice(const Machine& machine, const std::string& device) {
+  const bool is_wanted = device != "cpu";
+  const absl::Status status = machine.StartDevice(is_wanted ? device : "cuda");
+  if (status.ok()) {
+    return {Verdict::kOk, "cuda device",
+            is_wanted ? absl::StrCat("a worker can start ", device) : "a worker can start it", ""};
+  }
+  return {is_wanted ? Verdict::kProblem : Verdict::kNote, "cuda device", std::string(status.message()),
           "what the lines above it say, or eps train --device cpu   (the default)"};
 }
 
@@ -267,7 +272,7 @@ std::vector<Finding> CheckSpeed(const Machine& machine, const std::string& out, 
   return findings;
 }
 
-std::vector<Finding> CheckNvidia(const Machine& machine) {
+std::vector<Finding> CheckNvidia(const Machine& machine, const std::string& device) {
   // From NVIDIA's own repository for Debian and Ubuntu, whose package cuda-keyring adds it.
   const auto install = [](const std::string& package) {
     return absl::StrCat("only for the cuda device: sudo apt-get install ", package,
@@ -275,7 +280,7 @@ std::vector<Finding> CheckNvidia(const Machine& machine) {
   };
   return {CheckDriver(machine), CheckLibrary(machine, "cublas", {"libcublasLt.so.13"}, install("libcublas-13-0")),
           CheckLibrary(machine, "cudnn", {"libcudnn.so.9"}, install("libcudnn9-cuda-13")),
-          CheckLibrary(machine, "nccl", {"libnccl.so.2"}, install("libnccl2")), CheckCudaDevice(machine)};
+          CheckLibrary(machine, "nccl", {"libnccl.so.2"}, install("libnccl2")), CheckCudaDevice(machine, device)};
 }
 
 std::vector<Finding> CheckRun(const Machine& machine, const std::string& out, const Needs& needs) {

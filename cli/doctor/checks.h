@@ -45,7 +45,8 @@ std::vector<Finding> CheckMemory(const Machine& machine);
 std::vector<Finding> CheckLimits(const Machine& machine, int workers);
 // With `measure`, files are written and memory is copied, for about a second each.
 std::vector<Finding> CheckSpeed(const Machine& machine, const std::string& out, bool measure);
-std::vector<Finding> CheckNvidia(const Machine& machine);
+// device: that the workers would have; a GPU among them that does not start is a problem.
+std::vector<Finding> CheckNvidia(const Machine& machine, const std::string& device);
 std::vector<Finding> CheckRun(const Machine& machine, const std::string& out, const Needs& needs);
 
 }  // namespace eps::cli

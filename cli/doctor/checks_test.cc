@@ -44,6 +44,7 @@ struct FakeMachine final : Machine {
   absl::StatusOr<double> disk_speed = 1e9;
   std::map<std::string, std::string> libraries;
   std::optional<CudaDriver> driver;
+  std::string asked_for = "cuda";  // of StartDevice
   absl::Status device = absl::InvalidArgumentError("gpu_worker: no NVIDIA driver is found");
 
   std::optional<std::string> ReadText(const std::string& path) const override {
@@ -69,7 +70,7 @@ struct FakeMachine final : Machine {
   }
   std::optional<CudaDriver> AskCudaDriver() const override { return driver; }
   absl::Status StartDevice(const std::string& name) const override {
-    EXPECT_EQ(name, "cuda");
+    EXPECT_EQ(name, asked_for);
     return device;
   }
 };
@@ -110,7 +111,7 @@ TEST(DoctorTest, ANoteOrAProblemAlwaysSaysWhatToDo) {
   machine.open_files = {10, 10};
   machine.locked_memory = {65536, 65536};
   machine.disk_speed = absl::PermissionDeniedError("cannot create \"runs\"");
-  for (const auto& findings : {CheckLimits(machine, 1), CheckSpeed(machine, "runs", true), CheckNvidia(machine),
+  for (const auto& findings : {CheckLimits(machine, 1), CheckSpeed(machine, "runs", true), CheckNvidia(machine, "cpu"),
                                CheckRun(machine, "runs", {.daemon_bytes = 1})}) {
     for (const Finding& finding : findings) {
       EXPECT_TRUE(finding.verdict == Verdict::kOk || !finding.mend.empty()) << finding.check << ": " << finding.found;
@@ -122,7 +123,7 @@ TEST(DoctorTest, ThingsThatCannotBeReadAreNoProblem) {
   FakeMachine machine;
   machine.files.clear();
   machine.folders.clear();
-  for (const auto& findings : {CheckProcessor(machine), CheckMemory(machine), CheckNvidia(machine)}) {
+  for (const auto& findings : {CheckProcessor(machine), CheckMemory(machine), CheckNvidia(machine, "cpu")}) {
     for (const Finding& finding : findings) EXPECT_NE(finding.verdict, Verdict::kProblem) << finding.check;
   }
 }
@@ -242,30 +243,44 @@ TEST(DoctorTest, ADiskThatCannotBeWrittenIsAProblemAndASlowOneANote) {
 
 TEST(DoctorTest, WhyCudaWouldNotStartIsSaidStepByStep) {
   FakeMachine machine;
-  ExpectFinding(Only(CheckNvidia(machine), "nvidia driver"), Verdict::kNote, "no kernel module, no libcuda.so.1",
+  ExpectFinding(Only(CheckNvidia(machine, "cpu"), "nvidia driver"), Verdict::kNote, "no kernel module, no libcuda.so.1",
                 "apt-get install nvidia-driver");
-  ExpectFinding(Only(CheckNvidia(machine), "nccl"), Verdict::kNote, "not found: libnccl.so.2",
+  ExpectFinding(Only(CheckNvidia(machine, "cpu"), "nccl"), Verdict::kNote, "not found: libnccl.so.2",
                 "apt-get install libnccl2");
-  ExpectFinding(Only(CheckNvidia(machine), "cudnn"), Verdict::kNote, "not found", "apt-get install libcudnn9-cuda-13");
-  ExpectFinding(Only(CheckNvidia(machine), "cublas"), Verdict::kNote, "not found", "libcublas-13-0");
-  ExpectFinding(Only(CheckNvidia(machine), "cuda device"), Verdict::kNote, "no NVIDIA driver is found", "--device cpu");
+  ExpectFinding(Only(CheckNvidia(machine, "cpu"), "cudnn"), Verdict::kNote, "not found",
+                "apt-get install libcudnn9-cuda-13");
+  ExpectFinding(Only(CheckNvidia(machine, "cpu"), "cublas"), Verdict::kNote, "not found", "libcublas-13-0");
+  ExpectFinding(Only(CheckNvidia(machine, "cpu"), "cuda device"), Verdict::kNote, "no NVIDIA driver is found",
+                "--device cpu");
 
   machine.files["/proc/driver/nvidia/version"] = "NVRM version: 550.54\nGCC version: 12\n";
   machine.driver = CudaDriver{.init_error = 999};
-  ExpectFinding(Only(CheckNvidia(machine), "nvidia driver"), Verdict::kNote, "cuInit says 999", "nvidia-smi");
+  ExpectFinding(Only(CheckNvidia(machine, "cpu"), "nvidia driver"), Verdict::kNote, "cuInit says 999", "nvidia-smi");
   machine.driver = CudaDriver{.init_error = 0, .version = 12040, .devices = 0};
-  ExpectFinding(Only(CheckNvidia(machine), "nvidia driver"), Verdict::kNote, "0 devices", "nvidia-smi -L");
+  ExpectFinding(Only(CheckNvidia(machine, "cpu"), "nvidia driver"), Verdict::kNote, "0 devices", "nvidia-smi -L");
   machine.driver = CudaDriver{.init_error = 0, .version = 12040, .devices = 2};
-  ExpectFinding(Only(CheckNvidia(machine), "nvidia driver"), Verdict::kOk, "NVRM version: 550.54, CUDA 12.4, 2 devices",
-                "");
+  ExpectFinding(Only(CheckNvidia(machine, "cpu"), "nvidia driver"), Verdict::kOk,
+                "NVRM version: 550.54, CUDA 12.4, 2 devices", "");
 
   machine.libraries = {{"/usr/local/cuda/lib64/libcublasLt.so.13", "/usr/local/cuda/lib64/libcublasLt.so.13"},
                        {"libcudnn.so.9", "/usr/lib/libcudnn.so.9"}};
-  ExpectFinding(Only(CheckNvidia(machine), "cublas"), Verdict::kOk, "/usr/local/cuda/lib64/libcublasLt.so.13", "");
-  ExpectFinding(Only(CheckNvidia(machine), "cudnn"), Verdict::kOk, "/usr/lib/libcudnn.so.9", "");
+  ExpectFinding(Only(CheckNvidia(machine, "cpu"), "cublas"), Verdict::kOk, "/usr/local/cuda/lib64/libcublasLt.so.13",
+                "");
+  ExpectFinding(Only(CheckNvidia(machine, "cpu"), "cudnn"), Verdict::kOk, "/usr/lib/libcudnn.so.9", "");
 
   machine.device = absl::OkStatus();
-  ExpectFinding(Only(CheckNvidia(machine), "cuda device"), Verdict::kOk, "can start it", "");
+  ExpectFinding(Only(CheckNvidia(machine, "cpu"), "cuda device"), Verdict::kOk, "can start it", "");
+}
+
+TEST(DoctorTest, AGpuThatIsAskedForAndDoesNotStartIsAProblem) {
+  FakeMachine machine;
+  for (const char* device : {"cuda", "cuda:3"}) {
+    machine.asked_for = device;
+    ExpectFinding(Only(CheckNvidia(machine, device), "cuda device"), Verdict::kProblem, "no NVIDIA driver is found",
+                  "--device cpu");
+  }
+  machine.device = absl::OkStatus();
+  ExpectFinding(Only(CheckNvidia(machine, "cuda:3"), "cuda device"), Verdict::kOk, "can start cuda:3", "");
 }
 
 TEST(DoctorTest, ARunIsHeldAgainstMemoryAndDisk) {

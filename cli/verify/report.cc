@@ -98,12 +98,6 @@ VerifyPrinter::VerifyPrinter(const std::vector<Variant>& variants, bool json)
   }
 }
 
-void VerifyPrinter::Begin() {
-  if (json_) return;
-  std::printf("%-*s  %5s %8s %9s %9s\n", name_width_, "", "steps", "tensors", "seconds", "tokens/s");
-  std::fflush(stdout);
-}
-
 void VerifyPrinter::Progress(size_t index, int64_t step, int64_t steps) {
   if (!progress_) return;
   std::fprintf(stderr, "\r\033[K[%zu/%zu] %s: step %lld of %lld", index + 1, names_.size(), names_[index].c_str(),
@@ -122,6 +116,8 @@ void VerifyPrinter::Add(const VariantResult& result) {
   ClearProgress();
   results_.push_back(result);
   if (json_) return;
+  if (results_.size() == 1)
+    std::printf("%-*s  %5s %8s %9s %9s\n", name_width_, "", "steps", "tensors", "seconds", "tokens/s");
   const std::string figures = result.steps > 0 ? absl::StrFormat("%5d %8d %9.2f %9.0f", result.steps, result.tensors,
                                                                  result.seconds, TokensPerSecond(result))
                                                : absl::StrFormat("%5s %8s %9s %9s", "-", "-", "-", "-");

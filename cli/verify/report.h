@@ -35,10 +35,10 @@ std::string VerifyJson(const std::vector<VariantResult>& results, bool same, con
 class VerifyPrinter {
  public:
   VerifyPrinter(const std::vector<Variant>& variants, bool json);
-  void Begin();
   void Progress(size_t index, int64_t step, int64_t steps);
   void Add(const VariantResult& result);
   void End(bool same, const std::string& kept_folder);
+  // Ended without a verdict.
   void Interrupted() { ClearProgress(); }
 
  private:

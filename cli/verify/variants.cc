@@ -1,5 +1,6 @@
 #include "cli/verify/variants.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -19,6 +20,12 @@ class Planner {
   explicit Planner(const VariantRequest& request) : request_(request) {}
 
   absl::StatusOr<std::vector<Variant>> Plan() {
+    // Two are what is taken where nobody said how many: with one virtual node that variant is skipped.
+    if (const int vnodes = request_.run.batch.virtual_nodes; request_.workers > std::max(2, vnodes)) {
+      return absl::InvalidArgumentError(absl::StrCat("--workers: ", request_.workers, ", must be 2 to ",
+                                                     std::max(2, vnodes), ", as batch.virtual_nodes is ", vnodes,
+                                                     ": others would have nothing to do"));
+    }
     EPS_ASSIGN_OR_RETURN(baseline_, PlanOf(request_.run, /*suggests=*/true));
     variants_.push_back({.name = "as the RunSpec says", .device_memory_bytes = request_.device_memory_bytes});
     if (Wants(VerifyTopic::kRelay)) AddRelay();

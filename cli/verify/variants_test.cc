@@ -103,7 +103,9 @@ TEST(VariantsTest, WhatHasNoRoomIsSkippedAndSaysWhatItNeeds) {
 }
 
 TEST(VariantsTest, TopicsChoose) {
-  EXPECT_THAT(Names(Planned({.run = TinyRun(), .workers = 3, .topics = {VerifyTopic::kWorkers}})),
+  RunConfig three = TinyRun();
+  three.batch.virtual_nodes = 3;
+  EXPECT_THAT(Names(Planned({.run = three, .workers = 3, .topics = {VerifyTopic::kWorkers}})),
               ElementsAre("as the RunSpec says", "3 workers", "3 workers as a group"));
 }
 
@@ -128,6 +130,15 @@ TEST(VariantsTest, VariantsSetNothingThatChangesBits) {
       EXPECT_TRUE(absl::StartsWith(field, "relay.") || absl::StartsWith(field, "transport=")) << field;
     }
   }
+}
+
+TEST(VariantsTest, MoreWorkersThanVirtualNodesAreRefused) {
+  RunConfig run = TinyRun();
+  EXPECT_THAT(
+      PlanVariants({.run = run, .workers = 3}),
+      StatusIs(absl::StatusCode::kInvalidArgument, "--workers: 3, must be 2 to 2, as batch.virtual_nodes is 2"));
+  run.batch.virtual_nodes = 1;  // two is what nobody asked for
+  EXPECT_THAT(Named(Planned({.run = run}), "2 workers").skipped, HasSubstr("batch.virtual_nodes is 1"));
 }
 
 }  // namespace

@@ -1,7 +1,6 @@
 #include "common/base/signal_watcher.h"
 
 #include <poll.h>
-#include <signal.h>
 #include <sys/eventfd.h>
 #include <sys/signalfd.h>
 #include <unistd.h>
@@ -15,12 +14,18 @@
 
 namespace eps {
 
+void LeaveIgnoredHangup(sigset_t& set) {
+  struct sigaction now = {};
+  if (sigaction(SIGHUP, nullptr, &now) == 0 && now.sa_handler == SIG_IGN) sigdelset(&set, SIGHUP);
+}
+
 absl::StatusOr<std::unique_ptr<SignalWatcher>> SignalWatcher::Create() {
   sigset_t set;
   sigemptyset(&set);
   sigaddset(&set, SIGINT);
   sigaddset(&set, SIGTERM);
   sigaddset(&set, SIGHUP);
+  LeaveIgnoredHangup(set);
   if (const int error = pthread_sigmask(SIG_BLOCK, &set, nullptr); error != 0) {
     return FileError(error, "block", "SIGINT, SIGTERM and SIGHUP");
   }

@@ -1,6 +1,8 @@
 #ifndef EPS_COMMON_BASE_SIGNAL_WATCHER_H_
 #define EPS_COMMON_BASE_SIGNAL_WATCHER_H_
 
+#include <signal.h>
+
 #include <functional>
 #include <memory>
 #include <thread>
@@ -10,7 +12,11 @@
 
 namespace eps {
 
-// SIGINT, SIGTERM and SIGHUP as calls from a thread of its own: nothing runs in a signal handler.
+// Takes SIGHUP out of `set` where whoever started this process has it ignored, as `nohup` does: what is blocked to be read
+// would come all the same.
+void LeaveIgnoredHangup(sigset_t& set);
+
+// SIGINT, SIGTERM and SIGHUP, unless that is ignored, as calls from a thread of its own: nothing runs in a signal handler.
 //
 // Make it before any other thread: threads inherit that the signals are blocked.
 class SignalWatcher {

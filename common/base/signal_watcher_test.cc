@@ -33,5 +33,19 @@ TEST(SignalWatcherTest, SignalsAreCallsAlsoThoseThatCameBeforeWatch) {
   EXPECT_EQ(seen, (std::vector<int>{SIGTERM, SIGINT}));
 }
 
+TEST(SignalWatcherTest, AHangUpThatIsIgnoredStaysSo) {
+  sigset_t set;
+  sigemptyset(&set);
+  sigaddset(&set, SIGHUP);
+  LeaveIgnoredHangup(set);
+  EXPECT_EQ(sigismember(&set, SIGHUP), 1);
+  signal(SIGHUP, SIG_IGN);  // as nohup does
+  sigaddset(&set, SIGTERM);
+  LeaveIgnoredHangup(set);
+  EXPECT_EQ(sigismember(&set, SIGHUP), 0);
+  EXPECT_EQ(sigismember(&set, SIGTERM), 1);
+  signal(SIGHUP, SIG_DFL);
+}
+
 }  // namespace
 }  // namespace eps

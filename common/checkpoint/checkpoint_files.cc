@@ -11,6 +11,7 @@
 #include <filesystem>
 #include <optional>
 #include <system_error>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -20,6 +21,8 @@
 #include "common/base/parallel_for.h"
 #include "common/base/sha256.h"
 #include "common/base/status_macros.h"
+#include "common/model/hf_config.h"
+#include "common/model/model_spec.h"
 
 namespace eps {
 namespace {
@@ -104,7 +107,9 @@ absl::Status CheckSum(const std::string& path, const FileSum& wanted, LongWork* 
 absl::Status CheckFiles(const std::string& folder, absl::Span<const absl::string_view> files) {
   EPS_ASSIGN_OR_RETURN(const Manifest manifest, ReadManifest(folder));
   EPS_RETURN_IF_ERROR(CheckSizes(folder, manifest));
-  return CheckSums(folder, manifest, files);
+  EPS_RETURN_IF_ERROR(CheckSums(folder, manifest, files));
+  const bool has_moments = std::find(files.begin(), files.end(), kOptimizerFile) != files.end();
+  return has_moments ? absl::OkStatus() : CheckConfig(folder, manifest);
 }
 
 }  // namespace
@@ -175,6 +180,22 @@ absl::Status CheckSums(const std::string& folder, const Manifest& manifest, absl
   });
   for (const absl::Status& status : found) EPS_RETURN_IF_ERROR(status);
   return absl::OkStatus();
+}
+
+absl::Status CheckConfig(const std::string& folder, const Manifest& manifest) {
+  const std::string path = PathOf(folder, kConfigFile);
+  EPS_ASSIGN_OR_RETURN(const std::string text, ReadFile(path));
+  const absl::StatusOr<ModelConfig> said = ModelConfigFromJson(text);
+  EPS_RETURN_IF_ERROR_WITH(said.status(), path);
+  const auto attention = [](const ModelConfig& model) {
+    return std::tuple(model.qk_norm, model.qkv_bias, model.out_bias, model.sliding_window);
+  };
+  if (attention(*said) == attention(manifest.run.model)) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      absl::StrCat(path,
+                   ": an earlier version wrote another attention there than the model has, which manifest.json says; "
+                   "resume the run, a finished one from an earlier checkpoint that checkpoints/latest is made to name: "
+                   "the checkpoints that it writes say the model's own"));
 }
 
 absl::Status CheckComplete(const std::string& folder) {

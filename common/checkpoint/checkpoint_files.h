@@ -54,6 +54,10 @@ absl::Status CheckSizes(const std::string& folder, const Manifest& manifest);
 // Errors: DATA_LOSS naming the file, found and wanted, and which bytes are damaged · CANCELLED by `work` · the system's
 absl::Status CheckSums(const std::string& folder, const Manifest& manifest, absl::Span<const absl::string_view> files,
                        LongWork* work = nullptr);
+// Whether the folder's config.json has the attention of the manifest's model. Earlier versions wrote that of another one
+// for mixes of the Llama family's parts: who reads the folder as a model, and not by its manifest, asks.
+// Errors: FAILED_PRECONDITION naming the file, and what to do · ModelConfigFromJson's
+absl::Status CheckConfig(const std::string& folder, const Manifest& manifest);
 // ReadManifest and CheckSizes: what can be told without reading the tensors.
 absl::Status CheckComplete(const std::string& folder);
 
@@ -61,9 +65,11 @@ absl::Status CheckComplete(const std::string& folder);
 // One that lost its manifest is damaged; it must not pass as somebody's Hugging Face folder.
 bool IsStepFolder(const std::string& folder);
 
-// Compares a step folder with its manifest: the manifest itself, the size of every file, then the sums of `files`. OK
-// for another folder, which has nothing to be compared with.
-// Errors: those of ReadManifest, CheckSizes and CheckSums; DATA_LOSS says what to do · NOT_FOUND the folder is gone
+// Compares a step folder with its manifest: the manifest itself, the size of every file, then the sums of `files`; and
+// CheckConfig where the moments are not among these: the folder is to be read as a model. OK for another folder, which has
+// nothing to be compared with.
+// Errors: those of ReadManifest, CheckSizes, CheckSums and CheckConfig; DATA_LOSS says what to do · NOT_FOUND the folder is
+//         gone
 absl::Status VerifyCheckpointFolder(const std::string& folder,
                                     absl::Span<const absl::string_view> files = kSummedFiles);
 

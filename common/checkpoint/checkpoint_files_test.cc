@@ -14,6 +14,8 @@
 #include "common/checkpoint/checkpoint_directory.h"
 #include "common/checkpoint/manifest.h"
 #include "common/checkpoint/testing.h"
+#include "common/model/hf_config.h"
+#include "common/model/model_spec.h"
 #include "common/testing/status_matchers.h"
 #include "common/testing/temp_dir.h"
 #include "gtest/gtest.h"
@@ -196,6 +198,34 @@ TEST(CheckpointFilesTest, DamageIsNamedByItsPlace) {
   ASSERT_OK(VerifyCheckpointFolder(f.FolderOf(5)));
   FlipByte(path, 0);
   expect_damage("as its manifest says; take an older");
+}
+
+TEST(CheckpointFilesTest, AConfigOfAnotherAttentionThanTheModelsIsFoundWhereTheFolderIsReadAsAModel) {
+  const Fixture f;
+  const std::string folder = f.FolderOf(5), path = folder + "/config.json";
+  ModelConfig model = {.family = ModelFamily::kLlama, .num_layers = 1, .d_model = 8, .num_heads = 2, .context = 4};
+  model.vocab = 256;
+  model.max_positions = 4;
+  model.d_ff = 8;
+  model.num_kv_heads = 2;
+  model.d_head = 4;
+  model.qkv_bias = true;
+  model.sliding_window = 3;
+  const auto write = [&](const std::string& config) {
+    Write(path, config);
+    ASSERT_OK_AND_ASSIGN(Manifest manifest, ReadManifest(folder));
+    manifest.run.model = model;
+    manifest.files["config.json"] = SumFile(path).value();
+    Write(folder + "/manifest.json", ManifestToJson(manifest));
+  };
+  ASSERT_NO_FATAL_FAILURE(write(ModelConfigToJson(model)));
+  EXPECT_OK(VerifyCheckpointFolder(folder, kWeightFiles));
+  ModelConfig without_window = model;
+  without_window.sliding_window = 0;
+  ASSERT_NO_FATAL_FAILURE(write(ModelConfigToJson(without_window)));
+  EXPECT_OK(VerifyCheckpointFolder(folder)) << "a resume goes by the manifest";
+  EXPECT_THAT(VerifyCheckpointFolder(folder, kWeightFiles),
+              StatusIs(absl::StatusCode::kFailedPrecondition, path + ": an earlier version wrote another attention"));
 }
 
 TEST(CheckpointFilesTest, OnlyTheFilesAskedForAreSummed) {

@@ -65,8 +65,8 @@ struct Manifest {
 //   "tokens", "skipped_steps", "train_seconds", "last_norm", "losses", "gradient_norms"   RunState's
 //   "sha256"          of every byte of this file before the line of this member
 //
-// Numbers have the digits that give the same double again. A loss that is not finite, which only a skipped
-// step has, is the string "NaN", "Infinity" or "-Infinity". crc32_per_mib: 8 hexadecimal digits for each part.
+// Numbers have the digits that give the same double again. A loss that is not finite, as of a step that counted no token
+// or went wrong, is the string "NaN", "Infinity" or "-Infinity". crc32_per_mib: 8 hexadecimal digits for each part.
 std::string ManifestToJson(const Manifest& manifest);
 
 // Trusts no byte: every member is there and known, of its type, within its range, and fits the others. Formats 1, which

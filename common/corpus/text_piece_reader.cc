@@ -18,8 +18,16 @@ bool IsInsideCharacter(char c) { return (static_cast<unsigned char>(c) & 0xC0) =
 }  // namespace
 
 size_t TextCut(absl::string_view text) {
-  for (size_t cut = text.size() - 1; cut > text.size() / 2 && cut >= 2; --cut) {
+  const size_t half = text.size() / 2;
+  for (size_t cut = text.size() - 1; cut > half && cut >= 2; --cut) {
     if (text[cut - 1] == '\n' && !IsSpace(text[cut - 2]) && !IsSpace(text[cut])) return cut;
+  }
+  // Line ends last: some tokenizers join them with a sign in front.
+  for (const bool at_line_ends : {false, true}) {
+    for (size_t cut = text.size() - 1; cut > half; --cut) {
+      const bool is_line_end = text[cut] == '\n' || text[cut] == '\r';
+      if (IsSpace(text[cut]) && !IsSpace(text[cut - 1]) && is_line_end == at_line_ends) return cut;
+    }
   }
   // A character has at most 4 bytes; bytes that are none are cut anywhere.
   for (size_t cut = text.size() - 1; cut > 0 && cut + 4 > text.size(); --cut) {

@@ -20,8 +20,9 @@ struct TextPiece {
   bool ends_document = false;
 };
 
-// Where a text that goes on is best cut: behind the last newline of its second half that lies between two characters
-// that are not white space, which no tokenizer of ours joins with either; else between two UTF-8 characters. In
+// Where a text that goes on is best cut, in its second half: behind the last newline between two characters that are not
+// white space, which no tokenizer of ours joins with either; else in front of the last white space behind a word, which
+// stays with what follows it, of line ends where there is no other; else, at its end, between two UTF-8 characters. In
 // (0, text.size()]; text is not empty.
 size_t TextCut(absl::string_view text);
 
@@ -33,7 +34,8 @@ size_t TextCut(absl::string_view text);
 class TextPieceReader {
  public:
   // Only a document of more bytes than this is cut. Tokens of a text that is encoded in pieces can differ from those of
-  // the whole at a cut, and with a tokenizer that puts a space before every text they do, by that space.
+  // the whole at a cut, and with a tokenizer that puts a space before every text they do, by that space: one token at each
+  // cut, and a word where there is no white space to cut at.
   static constexpr size_t kPieceBytes = 1 << 20;
 
   // `separator`: "" for none. Errors: SequentialFile::Open's · INVALID_ARGUMENT a separator with a newline, or too long

@@ -6,6 +6,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
 #include "common/base/file_util.h"
 #include "common/testing/status_matchers.h"
 #include "common/testing/temp_dir.h"
@@ -87,16 +88,40 @@ TEST_F(TextPieceReaderTest, LongDocumentsComeInPiecesThatEndAtLines) {
   for (size_t i = 0; i + 1 < pieces.size(); ++i) EXPECT_EQ(pieces[i].back(), '\n');
 }
 
+TEST_F(TextPieceReaderTest, ALongLineComesInPiecesThatEndAtWordsWithTheSameBytes) {
+  std::string text;
+  for (int i = 0; i < 200; ++i) absl::StrAppend(&text, i > 0 ? " " : "", "word", i);
+  const Strings documents = Documents(text, "", 100);
+  ASSERT_EQ(documents.size(), 1u);
+  const Strings pieces = absl::StrSplit(documents[0], '|');
+  EXPECT_GT(pieces.size(), 10u);
+  EXPECT_EQ(absl::StrJoin(pieces, ""), text);
+  for (size_t i = 1; i < pieces.size(); ++i) {
+    EXPECT_EQ(pieces[i].substr(0, 5), " word") << "the space stays with the word behind it";
+    EXPECT_GT(pieces[i - 1].size(), 50u);
+  }
+}
+
 TEST(TextCutTest, CutsWhereNoTokenizerJoins) {
   EXPECT_EQ(TextCut("abcdefgh\nij"), 9u);
   EXPECT_EQ(TextCut("abcdef\ng\nij"), 9u);         // the last one
-  EXPECT_EQ(TextCut("abcdefg\n\nij"), 10u);        // not between newlines: as if there were none
-  EXPECT_EQ(TextCut("abcdefg \nij"), 10u);         // not behind a space
-  EXPECT_EQ(TextCut("abcdefgh\n i"), 10u);         // not in front of one
+  EXPECT_EQ(TextCut("abcdefg\nh j"), 8u);          // before any space
   EXPECT_EQ(TextCut("a\nbcdefghij"), 10u);         // not in the first half
   EXPECT_EQ(TextCut("abcdefgh\xE2\x82\xAC"), 8u);  // not in a character
   EXPECT_EQ(TextCut("\x80\x80\x80\x80\x80"), 5u);
   EXPECT_EQ(TextCut("a"), 1u);
+}
+
+TEST(TextCutTest, CutsInFrontOfWhiteSpaceWhereNoLineEndIsOne) {
+  EXPECT_EQ(TextCut("abcdef gh i"), 9u);
+  EXPECT_EQ(TextCut("abcdefg\thi"), 7u);
+  EXPECT_EQ(TextCut("abcdefg   i"), 7u);    // of several all
+  EXPECT_EQ(TextCut("abcdefg \nij"), 7u);   // a line end behind a space
+  EXPECT_EQ(TextCut("abcdefgh\n i"), 8u);   // and in front of one
+  EXPECT_EQ(TextCut("abcdefg\n\nij"), 7u);  // between two
+  EXPECT_EQ(TextCut("abcdefg hi\n\nj"), 7u);
+  EXPECT_EQ(TextCut("ab cdefghij"), 10u);  // not in the first half
+  EXPECT_EQ(TextCut("abcdefghij "), 10u);
 }
 
 TEST_F(TextPieceReaderTest, ABadSeparatorIsRefused) {

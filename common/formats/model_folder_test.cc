@@ -267,6 +267,34 @@ TEST(ModelFolderTest, WhatIsNoNumberStaysSoInEveryDtype) {
   }
 }
 
+TEST(ModelFolderTest, AFiniteValueThatIsTooLargeForADtypeIsRefusedByTensorAndElement) {
+  struct Case {
+    std::string dtype;
+    float largest, too_large;  // what still rounds to the largest number, and what does not
+    std::string error;
+  };
+  const float largest_bf16 = 0x1.FEFFFEp127f;
+  for (const Case& c : {Case{"F16", 65519.996f, 65520,
+                             "element 77: -65520 is too large for F16, whose largest number is 65504; take BF16"},
+                        Case{"F16", 65504, 1e6f, "element 77: -1e+06 is too large for F16"},
+                        Case{"BF16", largest_bf16, 0x1.FFp127f,
+                             "is too large for BF16, whose largest number is 3.3895e38; take F32"}}) {
+    TempDir dir;
+    float value = c.largest;
+    const auto one = [&](const TensorSpec& tensor, int64_t, absl::Span<float> values) {
+      std::fill(values.begin(), values.end(), 1.0f);
+      if (tensor.name == "transformer.h.1.mlp.c_fc.weight") values[77] = -value;
+      return absl::OkStatus();
+    };
+    EXPECT_OK(WriteModelFolder(dir.File("out"), SmallModel(), {.dtype = c.dtype}, one)) << c.dtype;
+    value = c.too_large;
+    EXPECT_THAT(WriteModelFolder(dir.File("none"), SmallModel(), {.dtype = c.dtype}, one),
+                IsInvalid("transformer.h.1.mlp.c_fc.weight, ", c.error));
+    EXPECT_EQ(std::distance(std::filesystem::directory_iterator(dir.path()), {}), 1) << "nothing half-written remains";
+    EXPECT_OK(WriteModelFolder(dir.File("none"), SmallModel(), {.dtype = "F32"}, one));
+  }
+}
+
 TEST(ModelFolderTest, AnUnknownDtypeIsNamed) {
   TempDir dir;
   EXPECT_THAT(WriteModelFolder(dir.path() + "/out", SmallModel(), {.dtype = "F64"}, FillPart),

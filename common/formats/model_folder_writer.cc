@@ -11,6 +11,7 @@
 #include <cstring>
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <system_error>
 #include <vector>
 
@@ -54,17 +55,27 @@ uint16_t ToFp16NearestEven(float value) {
 
 int64_t ElemBytes(const std::string& dtype) { return dtype == "F32" ? 4 : 2; }
 
-void Encode(absl::Span<const float> values, const std::string& dtype, std::vector<std::byte>& bytes) {
+// nullopt, or the first value that is finite, but too large for `dtype`: what stands for it there is an infinity.
+std::optional<size_t> Encode(absl::Span<const float> values, const std::string& dtype, std::vector<std::byte>& bytes) {
   bytes.resize(values.size() * static_cast<size_t>(ElemBytes(dtype)));
   if (dtype == "F32") {
     std::memcpy(bytes.data(), values.data(), bytes.size());
-    return;
+    return std::nullopt;
   }
   const bool is_bf16 = dtype == "BF16";
+  const uint16_t infinity = is_bf16 ? 0x7F80u : 0x7C00u;
   for (size_t i = 0; i < values.size(); ++i) {
     const uint16_t half = is_bf16 ? ToBf16NearestEven(values[i]) : ToFp16NearestEven(values[i]);
+    if ((half & 0x7FFFu) == infinity && std::isfinite(values[i])) return i;
     std::memcpy(&bytes[i * 2], &half, 2);
   }
+  return std::nullopt;
+}
+
+absl::Status TooLarge(const TensorSpec& tensor, int64_t elem, float value, const std::string& dtype) {
+  return absl::InvalidArgumentError(absl::StrCat(tensor.name, ", element ", elem, ": ", value, " is too large for ",
+                                                 dtype, ", whose largest number is ",
+                                                 dtype == "F16" ? "65504; take BF16 or F32" : "3.3895e38; take F32"));
 }
 
 struct Shard {
@@ -103,7 +114,9 @@ absl::Status WriteTensor(SafetensorsWriter& writer, size_t index, const TensorSp
     const auto values =
         absl::MakeSpan(buffer).subspan(0, static_cast<size_t>(std::min(kChunkElems, num_elems - first)));
     EPS_RETURN_IF_ERROR(read(tensor, first, values));
-    Encode(values, dtype, bytes);
+    if (const std::optional<size_t> wrong = Encode(values, dtype, bytes)) {
+      return TooLarge(tensor, first + static_cast<int64_t>(*wrong), values[*wrong], dtype);
+    }
     EPS_RETURN_IF_ERROR(writer.Write(index, first * ElemBytes(dtype), bytes));
     waiting_bytes += static_cast<int64_t>(bytes.size());
     if (waiting_bytes < kWriteBackBytes) continue;

@@ -19,6 +19,7 @@ namespace eps {
 struct Family {
   ModelFamily id;
   std::vector<std::string> model_types;       // of config.json
+  std::string own_model_type = "";            // the one of them that no other program has; "": there is none
   std::string name_prefix;                    // of tensors; files may leave it out
   std::vector<std::string> ignored_suffixes;  // of tensors that exports carry and the model does not have
   std::vector<std::pair<std::string, std::string>> older_suffixes;  // of tensors, and what they are now

@@ -20,12 +20,13 @@ namespace eps {
 // Errors: INVALID_ARGUMENT naming the key, the value found and what is allowed
 absl::StatusOr<ModelConfig> ModelConfigFromJson(const std::string& json);
 
-// What ModelConfigFromJson reads and transformers loads as the architecture that it names, beside tensors in F32.
+// What ModelConfigFromJson reads as the same numbers, and transformers loads as the architecture that it names, beside
+// tensors in F32. What transformers has no architecture for (CheckSaysAll) is of a model_type that it does not know.
 std::string ModelConfigToJson(const ModelConfig& config);
 
-// Whether a config.json says all that the model's attention is: a mix of the Llama family's parts may be none of
-// transformers' architectures, and is then read as another model.
-// Errors: INVALID_ARGUMENT naming the field
+// Whether other programs can have the model: a mix of the Llama family's parts may be none of transformers'
+// architectures.
+// Errors: INVALID_ARGUMENT naming the fields, and what others have
 absl::Status CheckSaysAll(const ModelConfig& config);
 
 // What a config.json says beside the model's numbers.

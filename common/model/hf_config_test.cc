@@ -7,11 +7,14 @@
 #include "absl/status/status.h"
 #include "common/model/model_spec.h"
 #include "common/testing/status_matchers.h"
+#include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
 
 namespace eps {
 namespace {
+
+using ::testing::HasSubstr;
 
 // The smallest config that is taken, with `more` ("\"key\": value, ...") in front.
 std::string Config(const std::string& more = "") {
@@ -117,9 +120,16 @@ TEST(HfLlamaConfigTest, EachTypeHasWhatItsKeysAndItsNameSay) {
   want.out_bias = false;
   EXPECT_THAT(ModelConfigFromJson(LlamaConfig("qwen2", R"("use_sliding_window": false, "sliding_window": 4)")),
               IsOkAndHolds(want));
+  want.sliding_window = 4;
+  const std::string window = R"("use_sliding_window": true, "sliding_window": 4, "max_window_layers": 0)";
+  EXPECT_THAT(ModelConfigFromJson(LlamaConfig("qwen2", window)), IsOkAndHolds(want));
   want = SmallLlama();
   want.qk_norm = true;
   EXPECT_THAT(ModelConfigFromJson(LlamaConfig("qwen3")), IsOkAndHolds(want));
+  want.sliding_window = 4;
+  EXPECT_THAT(ModelConfigFromJson(LlamaConfig("qwen3", window)), IsOkAndHolds(want));
+  want.qkv_bias = want.out_bias = true;
+  EXPECT_THAT(ModelConfigFromJson(LlamaConfig("qwen3", R"("attention_bias": true, )" + window)), IsOkAndHolds(want));
   want = SmallLlama();
   EXPECT_THAT(ModelConfigFromJson(LlamaConfig("mistral", R"("sliding_window": null)")), IsOkAndHolds(want));
   want.sliding_window = 5;
@@ -185,26 +195,68 @@ TEST(HfLlamaConfigTest, AYarnHasThePapersNumbersWhereItNamesNone) {
   }
 }
 
-TEST(HfLlamaConfigTest, AttentionThatNoArchitectureHasIsNotExportedAsAnother) {
-  const auto write = [](bool qk_norm, bool qkv_bias, bool out_bias, int64_t window) {
-    ModelConfig config = SmallLlama();
-    config.qk_norm = qk_norm;
-    config.qkv_bias = qkv_bias;
-    config.out_bias = out_bias;
-    config.sliding_window = window;
-    return ModelConfigToJson(config, "BF16", {}).status();
+TEST(HfLlamaConfigTest, AQwenHasAWindowWhereItsKeysGiveItToEveryLayer) {
+  const auto window = [](const std::string& more) {
+    const absl::StatusOr<ModelConfig> config = ModelConfigFromJson(LlamaConfig("qwen3", more));
+    return config.ok() ? std::to_string(config->sliding_window) : std::string(config.status().message());
   };
+  EXPECT_EQ(window(R"("use_sliding_window": true, "max_window_layers": 0)"), "4096");  // transformers' default
+  EXPECT_EQ(window(R"("use_sliding_window": true, "sliding_window": null, "max_window_layers": 1)"), "0");
+  EXPECT_EQ(window(R"("use_sliding_window": false, "sliding_window": 4, "max_window_layers": 1)"), "0");
+  EXPECT_THAT(window(R"("use_sliding_window": true, "sliding_window": 4, "max_window_layers": 1)"),
+              HasSubstr("max_window_layers: 1, must be 0"));
+  EXPECT_THAT(window(R"("use_sliding_window": true, "sliding_window": 4)"),
+              HasSubstr("max_window_layers: 28, must be 0"));  // transformers' default
+  EXPECT_THAT(window(R"("use_sliding_window": true, "sliding_window": 0, "max_window_layers": 0)"),
+              HasSubstr("sliding_window: 0, must be at least 1"));
+}
+
+// Bit by bit: qk_norm, qkv_bias, out_bias, a window.
+ModelConfig MixOf(int mix) {
+  ModelConfig config = SmallLlama();
+  config.qk_norm = (mix & 1) != 0;
+  config.qkv_bias = (mix & 2) != 0;
+  config.out_bias = (mix & 4) != 0;
+  config.sliding_window = (mix & 8) != 0 ? 7 : 0;
+  return config;
+}
+
+TEST(HfLlamaConfigTest, EveryMixOfAttentionIsReadAsItWasWritten) {
+  const char* const types[16] = {"llama",     "qwen3",     "qwen2",     "eps_llama", "eps_llama", "eps_llama",
+                                 "llama",     "qwen3",     "mistral",   "qwen3",     "qwen2",     "eps_llama",
+                                 "eps_llama", "eps_llama", "eps_llama", "qwen3"};
+  for (int mix = 0; mix < 16; ++mix) {
+    const std::string text = ModelConfigToJson(MixOf(mix));
+    EXPECT_EQ(nlohmann::json::parse(text)["model_type"], types[mix]) << mix;
+    EXPECT_THAT(ModelConfigFromJson(text), IsOkAndHolds(MixOf(mix))) << mix << ": " << text;
+  }
+}
+
+TEST(HfLlamaConfigTest, AttentionThatNoArchitectureHasIsNotExported) {
   int written = 0;
   for (int mix = 0; mix < 16; ++mix) {
-    const absl::Status status = write((mix & 1) != 0, (mix & 2) != 0, (mix & 4) != 0, (mix & 8) != 0 ? 7 : 0);
-    written += status.ok() ? 1 : 0;
-    if (status.ok()) continue;
-    EXPECT_THAT(status, StatusIs(kInvalid, "would be read as another model")) << mix;
+    const absl::StatusOr<std::string> text = ModelConfigToJson(MixOf(mix), "BF16", {});
+    const bool is_own = nlohmann::json::parse(ModelConfigToJson(MixOf(mix)))["model_type"] == "eps_llama";
+    EXPECT_EQ(text.ok(), !is_own) << mix;
+    written += text.ok() ? 1 : 0;
+    if (text.ok()) continue;
+    EXPECT_THAT(text, StatusIs(kInvalid, "no other program has this mix")) << mix;
   }
-  EXPECT_EQ(written, 5);  // Llama with and without biases, Mistral, Qwen2, Qwen3
-  EXPECT_THAT(write(true, false, false, 7), StatusIs(kInvalid,
-                                                     "model.sliding_window: 7, which a config.json of "
-                                                     "model_type \"qwen3\" does not say"));
+  // Llama with and without biases, Mistral; with and without a window Qwen2, Qwen3, and Qwen3 with biases.
+  EXPECT_EQ(written, 9);
+  EXPECT_THAT(CheckSaysAll(MixOf(14)), StatusIs(kInvalid,
+                                                "model.out_bias: true, model.qkv_bias: true, model.qk_norm: false, "
+                                                "model.sliding_window: 7: "));
+}
+
+// What transformers 5's Qwen2Config and Qwen3Config ask for windows: their defaults are none, from layer 28 on.
+TEST(HfLlamaConfigTest, AWindowIsWrittenForEveryLayerOfAQwen) {
+  const auto json = nlohmann::json::parse(ModelConfigToJson(MixOf(8 + 1)));
+  EXPECT_EQ(json["use_sliding_window"], true);
+  EXPECT_EQ(json["sliding_window"], 7);
+  EXPECT_EQ(json["max_window_layers"], 0);
+  EXPECT_EQ(json["architectures"], nlohmann::json({"Qwen3ForCausalLM"}));
+  EXPECT_EQ(nlohmann::json::parse(ModelConfigToJson(MixOf(8 + 4 + 2 + 1)))["attention_bias"], true);
 }
 
 TEST(HfLlamaConfigTest, WhatIsWrittenIsReadWithTheSameBits) {
@@ -243,8 +295,13 @@ TEST(HfLlamaConfigTest, AComputationThatIsNotOursIsRefusedByKey) {
            Case{"llama", R"("rope_scaling": {"rope_type": "longrope", "factor": 4})"},
            Case{"llama", R"("rope_scaling": "linear")"},
            Case{"llama", R"("partial_rotary_factor": 0.5)"},
-           Case{"qwen2", R"("use_sliding_window": true)"},
-           Case{"qwen3", R"("attention_bias": true)"},
+           Case{"llama", R"("use_sliding_window": true)"},
+           Case{"qwen2", R"("use_sliding_window": 1)"},
+           Case{"qwen2", R"("attention_bias": true)"},
+           Case{"qwen3", R"("attention_bias": "all")"},
+           Case{"eps_llama", R"("out_bias": 1)"},
+           Case{"eps_llama", R"("model_type": "eps_llama", "qkv_bias": true)"},
+           Case{"eps_llama", R"("architectures": ["LlamaForCausalLM"], "out_bias": true)"},
            Case{"qwen3", R"("layer_types": ["full_attention", "sliding_attention"])"},
            Case{"mistral", R"("sliding_window": "x")"},
            Case{"llama", R"("architectures": ["LlamaForSequenceClassification"])"},

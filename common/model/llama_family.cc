@@ -28,6 +28,9 @@ absl::Status CheckPositive(absl::string_view field, double value, double least) 
 
 constexpr int64_t kMaxOriginalContext = int64_t{1} << 30;
 
+// Of a mix of parts that no other program has, so that none takes it for a model that it knows.
+constexpr char kOwnModelType[] = "eps_llama";
+
 absl::Status CheckYarn(const RotaryConfig& rotary) {
   EPS_RETURN_IF_ERROR(CheckPositive("model.rope_theta", rotary.theta, 1.0001));  // pairs are counted by its logarithm
   EPS_RETURN_IF_ERROR(CheckPositive("model.rope_scaling.beta_slow", rotary.beta_slow, 1e-6));
@@ -244,26 +247,6 @@ json RotaryToJson(const RotaryConfig& rotary) {
   return scaling;
 }
 
-// What a model type has that no key says.
-absl::Status ReadVariant(const json& object, const std::string& type, ModelConfig& config) {
-  if (type == "mistral") {
-    // transformers' default; a null is none.
-    const int64_t absent = object.contains("sliding_window") ? 0 : 4096;
-    EPS_ASSIGN_OR_RETURN(config.sliding_window, ReadIntegerOr(object, "sliding_window", absent));
-    return absl::OkStatus();
-  }
-  EPS_RETURN_IF_ERROR(RequireFlag(object, "use_sliding_window", false));
-  if (type == "llama") {
-    EPS_RETURN_IF_ERROR(ReadFlag(object, "attention_bias", config.qkv_bias));
-    config.out_bias = config.qkv_bias;
-    return RequireFlag(object, "mlp_bias", false);
-  }
-  EPS_RETURN_IF_ERROR(RequireFlag(object, "attention_bias", false));  // Qwen3's key; Qwen2 has biases without one
-  config.qkv_bias = type == "qwen2";
-  config.qk_norm = type == "qwen3";
-  return absl::OkStatus();
-}
-
 struct Variant {
   absl::string_view type;
   absl::string_view classes;  // of transformers, before what they are for
@@ -271,21 +254,75 @@ struct Variant {
   std::string architecture() const { return absl::StrCat(classes, "ForCausalLM"); }
 };
 constexpr Variant kLlama = {"llama", "Llama"}, kMistral = {"mistral", "Mistral"}, kQwen2 = {"qwen2", "Qwen2"},
-                  kQwen3 = {"qwen3", "Qwen3"};
+                  kQwen3 = {"qwen3", "Qwen3"}, kOwn = {kOwnModelType, "EpsLlama"};
 
 const Variant& VariantOfType(absl::string_view type) {
-  for (const Variant* variant : {&kMistral, &kQwen2, &kQwen3}) {
+  for (const Variant* variant : {&kMistral, &kQwen2, &kQwen3, &kOwn}) {
     if (type == variant->type) return *variant;
   }
   return kLlama;
 }
 
-// What a model's numbers ask for; of several the first in this order.
+// The one that has all that a model's numbers ask for, and nothing else.
 const Variant& VariantOf(const ModelConfig& config) {
-  if (config.qk_norm) return kQwen3;
-  if (config.qkv_bias && !config.out_bias) return kQwen2;
-  if (config.sliding_window > 0) return kMistral;
-  return kLlama;
+  const bool has_window = config.sliding_window > 0;
+  const bool has_biases = config.qkv_bias && config.out_bias, has_none = !config.qkv_bias && !config.out_bias;
+  if (config.qk_norm) return has_biases || has_none ? kQwen3 : kOwn;
+  if (has_none) return has_window ? kMistral : kLlama;
+  if (has_biases) return has_window ? kOwn : kLlama;
+  return config.qkv_bias ? kQwen2 : kOwn;
+}
+
+// Qwen2's and Qwen3's window, which their transformers give to the layers from max_window_layers on.
+absl::Status ReadQwenWindow(const json& object, ModelConfig& config) {
+  bool has_window = false;
+  EPS_RETURN_IF_ERROR(ReadFlag(object, "use_sliding_window", has_window));
+  const bool is_none = object.contains("sliding_window") && FindMember(object, "sliding_window") == nullptr;
+  if (!has_window || is_none) return absl::OkStatus();
+  EPS_ASSIGN_OR_RETURN(config.sliding_window, ReadIntegerOr(object, "sliding_window", 4096));  // transformers' defaults
+  EPS_ASSIGN_OR_RETURN(const int64_t first_layer, ReadIntegerOr(object, "max_window_layers", 28));
+  if (config.sliding_window < 1) return BadMember("sliding_window", object["sliding_window"], "at least 1, or null");
+  if (first_layer == 0) return absl::OkStatus();
+  return BadMember("max_window_layers", first_layer,
+                   "0 where use_sliding_window is true: every layer has the window here, or none has");
+}
+
+// What our own type says, all of it by keys.
+absl::Status ReadOwnVariant(const json& object, ModelConfig& config) {
+  EPS_RETURN_IF_ERROR(ReadFlag(object, "qkv_bias", config.qkv_bias));
+  EPS_RETURN_IF_ERROR(ReadFlag(object, "out_bias", config.out_bias));
+  EPS_RETURN_IF_ERROR(ReadFlag(object, "qk_norm", config.qk_norm));
+  EPS_ASSIGN_OR_RETURN(config.sliding_window, ReadIntegerOr(object, "sliding_window", 0));
+  const Variant& variant = VariantOf(config);
+  if (&variant == &kOwn) return absl::OkStatus();
+  return BadMember("model_type", object["model_type"],
+                   absl::StrCat("\"", variant.type, "\", which has this attention"));
+}
+
+// What a model type has that no key says.
+absl::Status ReadVariant(const json& object, const std::string& type, ModelConfig& config) {
+  if (type == kOwnModelType) return ReadOwnVariant(object, config);
+  if (type == "mistral") {
+    // transformers' default; a null is none.
+    const int64_t absent = object.contains("sliding_window") ? 0 : 4096;
+    EPS_ASSIGN_OR_RETURN(config.sliding_window, ReadIntegerOr(object, "sliding_window", absent));
+    return absl::OkStatus();
+  }
+  if (type == "llama") {
+    EPS_RETURN_IF_ERROR(RequireFlag(object, "use_sliding_window", false));
+    EPS_RETURN_IF_ERROR(ReadFlag(object, "attention_bias", config.qkv_bias));
+    config.out_bias = config.qkv_bias;
+    return RequireFlag(object, "mlp_bias", false);
+  }
+  EPS_RETURN_IF_ERROR(ReadQwenWindow(object, config));
+  config.qk_norm = type == "qwen3";
+  if (type == "qwen2") {
+    config.qkv_bias = true;
+    return RequireFlag(object, "attention_bias", false);  // its biases have no key
+  }
+  EPS_RETURN_IF_ERROR(ReadFlag(object, "attention_bias", config.qkv_bias));
+  config.out_bias = config.qkv_bias;
+  return absl::OkStatus();
 }
 
 // The language model, or the same without its head, as files of a tied one may have it.
@@ -352,6 +389,22 @@ absl::StatusOr<ModelConfig> FromJson(const json& object) {
   return config;
 }
 
+// What ReadVariant reads, but for transformers' defaults of a Qwen.
+void WriteVariant(const ModelConfig& config, const Variant& variant, json& object) {
+  const bool is_qwen = &variant == &kQwen2 || &variant == &kQwen3;
+  if (&variant == &kLlama || (&variant == &kQwen3 && config.qkv_bias)) object["attention_bias"] = config.qkv_bias;
+  if (!is_qwen && &variant != &kLlama) object["sliding_window"] = config.sliding_window;
+  if (is_qwen && config.sliding_window > 0) {
+    object["use_sliding_window"] = true;
+    object["sliding_window"] = config.sliding_window;
+    object["max_window_layers"] = 0;
+  }
+  if (&variant != &kOwn) return;
+  object["qkv_bias"] = config.qkv_bias;
+  object["out_bias"] = config.out_bias;
+  object["qk_norm"] = config.qk_norm;
+}
+
 json ToJson(const ModelConfig& config) {
   const Variant& variant = VariantOf(config);
   json object = {
@@ -376,8 +429,7 @@ json ToJson(const ModelConfig& config) {
       {"eos_token_id", nullptr},
       {"torch_dtype", "float32"},
   };
-  if (&variant == &kLlama) object["attention_bias"] = config.qkv_bias;
-  if (&variant == &kMistral) object["sliding_window"] = config.sliding_window;
+  WriteVariant(config, variant, object);
   return object;
 }
 
@@ -385,7 +437,8 @@ json ToJson(const ModelConfig& config) {
 
 const Family& LlamaFamily() {
   static const auto* const family = new Family{.id = ModelFamily::kLlama,
-                                               .model_types = {"llama", "mistral", "qwen2", "qwen3"},
+                                               .model_types = {"llama", "mistral", "qwen2", "qwen3", kOwnModelType},
+                                               .own_model_type = kOwnModelType,
                                                .name_prefix = "model.",
                                                .ignored_suffixes = {".rotary_emb.inv_freq"},
                                                .from_json = &FromJson,

@@ -2,12 +2,20 @@
 
 #include <limits.h>
 
+#include <algorithm>
 #include <cstddef>
+#include <cstdint>
 #include <filesystem>
+#include <iterator>
 #include <system_error>
+#include <utility>
 
 #include "absl/status/statusor.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/string_view.h"
+#include "absl/strings/strip.h"
 #include "common/base/status_macros.h"
 
 namespace eps {
@@ -16,6 +24,14 @@ namespace {
 // What a run puts behind its folder's path: "/checkpoints/.removed-step-00000120/optimizer.safetensors.tmp.4194304.1", with
 // room for more steps and tries.
 constexpr size_t kLongestName = 128;
+
+// Whether `name` is one that CreateTemporaryFile gives to what is to become the file `of`.
+bool IsTemporaryFileOf(absl::string_view of, absl::string_view name) {
+  if (!absl::ConsumePrefix(&name, of) || !absl::ConsumePrefix(&name, ".tmp.")) return false;
+  const std::pair<absl::string_view, absl::string_view> parts = absl::StrSplit(name, absl::MaxSplits('.', 1));
+  int64_t pid = 0, number = 0;
+  return absl::SimpleAtoi(parts.first, &pid) && absl::SimpleAtoi(parts.second, &number);
+}
 
 }  // namespace
 
@@ -42,6 +58,17 @@ absl::Status RunFolder::CheckCanGoOn() const {
       absl::StrCat("--out ", path_,
                    " holds a run already, which has ended and left no checkpoint: there is nothing to go on from; give "
                    "another folder for a new run"));
+}
+
+void RunFolder::RemoveHalfWritten() const {
+  static constexpr absl::string_view kWritten[] = {"metrics.jsonl", "evaluations.jsonl", "summary.json",
+                                                   "loss.svg",      "starting.json",     "endpoints.json"};
+  std::error_code ignored;
+  for (const auto& entry : std::filesystem::directory_iterator(path_, ignored)) {
+    const std::string name = entry.path().filename().string();
+    const auto is_of = [&name](absl::string_view written) { return IsTemporaryFileOf(written, name); };
+    if (std::any_of(std::begin(kWritten), std::end(kWritten), is_of)) std::filesystem::remove(entry.path(), ignored);
+  }
 }
 
 }  // namespace eps

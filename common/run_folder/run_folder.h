@@ -38,6 +38,9 @@ class RunFolder {
   //         long · the system's, of a folder that cannot be read
   absl::Status CheckCanGoOn() const;
 
+  // Removes what a daemon that was killed was writing beside its files here. For who has the folder.
+  void RemoveHalfWritten() const;
+
  private:
   std::string In(const char* name) const { return path_ + "/" + name; }
 

@@ -1,5 +1,6 @@
 #include "common/run_folder/run_folder.h"
 
+#include <filesystem>
 #include <string>
 
 #include "absl/status/status.h"
@@ -74,6 +75,19 @@ TEST(RunFolderTest, ARunThatHasEndedWithoutCheckpointsLeavesNothingToGoOnFrom) {
   ASSERT_OK(WriteFileAtomically(folder.summary(), "{}"));
   EXPECT_THAT(folder.CheckHoldsNoRun(), StatusIs(absl::StatusCode::kFailedPrecondition, "left no checkpoint"));
   EXPECT_THAT(folder.CheckCanGoOn(), StatusIs(absl::StatusCode::kFailedPrecondition, "nothing to go on from"));
+}
+
+TEST(RunFolderTest, WhatAKilledDaemonWasWritingIsRemovedAndNothingElse) {
+  TempDir dir;
+  const char* const stay[] = {"metrics.jsonl", "metrics.jsonl.tmp.1", "metrics.jsonl.tmp.1.x", "mine.tmp.1.0",
+                              "xmetrics.jsonl.tmp.1.0"};
+  const char* const go[] = {"metrics.jsonl.tmp.19719.1", "starting.json.tmp.356.0", "loss.svg.tmp.24195.4"};
+  for (const char* name : stay) ASSERT_OK(WriteFileAtomically(dir.File(name), "x"));
+  for (const char* name : go) ASSERT_OK(WriteFileAtomically(dir.File(name), "x"));
+  RunFolder(dir.path()).RemoveHalfWritten();
+  for (const char* name : stay) EXPECT_TRUE(std::filesystem::exists(dir.File(name))) << name;
+  for (const char* name : go) EXPECT_FALSE(std::filesystem::exists(dir.File(name))) << name;
+  RunFolder(dir.File("not there")).RemoveHalfWritten();
 }
 
 }  // namespace

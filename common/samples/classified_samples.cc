@@ -32,8 +32,7 @@ Kept FitPair(int64_t first, int64_t second, int64_t context) {
 class ClassifiedSamples : public SampleSource {
  public:
   ClassifiedSamples(const RunConfig& run, std::unique_ptr<TokenFile> file, std::unique_ptr<DocumentIndex> index)
-      : path_field_(run.data.path_field),
-        path_(run.data.path),
+      : data_(run.data),
         context_(run.model.context),
         vocab_(run.model.vocab),
         file_(std::move(file)),
@@ -41,7 +40,7 @@ class ClassifiedSamples : public SampleSource {
 
   // Before all else. Errors: MakeClassifiedSamples'
   absl::Status NumberClasses(const ModelConfig& model) {
-    EPS_ASSIGN_OR_RETURN(numbers_, NumbersOfClasses(*index_, model.class_names, path_));
+    EPS_ASSIGN_OR_RETURN(numbers_, NumbersOfClasses(*index_, model.class_names, data_.users_path()));
     return CheckDocuments(model);
   }
 
@@ -74,23 +73,24 @@ class ClassifiedSamples : public SampleSource {
     }
     return absl::OkStatus();
   }
-  std::vector<std::string> files() const override { return {path_, DocumentIndexPath(path_)}; }
+  std::vector<std::string> files() const override { return {data_.path, DocumentIndexPath(data_.path)}; }
 
  private:
   absl::Status CheckDocuments(const ModelConfig& model) const {
     for (int64_t d = 0; d < index_->num_documents(); ++d) {
       const std::optional<int32_t> label = Label(d);
       if (!label.has_value()) {
-        return absl::InvalidArgumentError(absl::StrCat(
-            "data.path: the documents of ", path_, " have no classes; `eps tokenize` writes them of a table (.tsv)"));
+        return absl::InvalidArgumentError(
+            absl::StrCat(data_.path_field, ": the documents of ", data_.users_path(),
+                         " have no classes; `eps tokenize` writes them of a table (.tsv)"));
       }
       if (*label >= model.num_classes) {
-        return absl::InvalidArgumentError(absl::StrCat("model.classes: ", model.num_classes, ", but document ", d,
-                                                       " of ", path_, " is of class ", *label, " (from 0)"));
+        return absl::InvalidArgumentError(absl::StrCat("model.classes: ", model.num_classes, ", but ",
+                                                       data_.DocumentName(d), " is of class ", *label, " (from 0)"));
       }
       if (model.num_types < 2 && index_->second_part(d) < num_tokens(d)) {
-        return absl::InvalidArgumentError(absl::StrCat("model.types: ", model.num_types, ", but document ", d, " of ",
-                                                       path_, " is a pair of texts, of two types"));
+        return absl::InvalidArgumentError(absl::StrCat("model.types: ", model.num_types, ", but ",
+                                                       data_.DocumentName(d), " is a pair of texts, of two types"));
       }
     }
     return absl::OkStatus();
@@ -114,7 +114,7 @@ class ClassifiedSamples : public SampleSource {
     return absl::OkStatus();
   }
 
-  const std::string path_field_, path_;
+  const DataConfig data_;
   const int64_t context_, vocab_;
   const std::unique_ptr<TokenFile> file_;
   const std::unique_ptr<DocumentIndex> index_;

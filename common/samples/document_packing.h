@@ -28,10 +28,11 @@ class DocumentPacking {
     // Whether a piece is of use; one that is not takes no place. Null: all are.
     std::function<bool(const DocumentPiece&)> is_wanted = nullptr;
   };
-  // By the documents' rows and what is wanted alone, so that every run of the same data packs alike. Each piece goes
-  // where the least room is left over, of the kOpenSamples samples that were begun last: best fit, a pass over the
-  // documents. Samples are numbered in the order in which they were begun, and the pieces of one stand in the order of
-  // the documents.
+  // By the documents' rows and what is wanted alone, so that every run of the same data packs alike. Best fit, a pass
+  // over the documents: each piece goes where the least room is left over, of the open samples, of two alike into the one
+  // that was begun first. One in which no room is left is closed; where kOpenSamples are open and none has room for a
+  // piece, the fullest is closed, and the piece begins another. Samples are numbered in the order in which they were
+  // begun, and the pieces of one stand in the order of the documents.
   // Documents without rows are left out.
   DocumentPacking(absl::Span<const int64_t> rows_of_documents, const Options& options);
 

@@ -45,7 +45,7 @@ class JoinedSamples : public SampleSource {
     const int64_t num_samples = (file->num_tokens() - distance) / run.model.context;
     if (num_samples < 1) {
       return absl::InvalidArgumentError(absl::StrCat(
-          run.data.path_field, ": ", run.data.path, " has ", file->num_tokens(), " tokens; one sample needs ",
+          run.data.path_field, ": ", run.data.users_path(), " has ", file->num_tokens(), " tokens; one sample needs ",
           run.model.context + distance, " (model.context", distance > 0 ? " + 1)" : ")"));
     }
     return std::unique_ptr<SampleSource>(new JoinedSamples(run, std::move(file), num_samples));
@@ -158,7 +158,7 @@ class DocumentSamples : public SampleSource {
                                            const DocumentPacking& packing) {
     if (packing.num_samples() > 0) return absl::OkStatus();
     const std::string none = absl::StrCat(run.data.field, ".documents: none of the ", index.num_documents(),
-                                          " documents of ", run.data.path);
+                                          " documents of ", run.data.users_path());
     if (packing.num_documents_unwanted() == 0) {
       return absl::InvalidArgumentError(absl::StrCat(none, " has two tokens, one to predict the other from"));
     }

@@ -19,9 +19,11 @@
 namespace eps {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
+using ::testing::Not;
 
 // Ids 10, 11, ... of documents of 4, 3, 8 and 1 tokens; of the second one the last token alone is counted.
 class SampleSourceTest : public ::testing::Test {
@@ -227,6 +229,27 @@ TEST_F(SampleSourceTest, ClassesThatTheModelDoesNotHaveAreRefused) {
   EXPECT_THAT(SampleSource::Open(run_), StatusIs(absl::StatusCode::kInvalidArgument, "model.types: 1, but document 0"));
   ASSERT_NO_FATAL_FAILURE(WriteIndex(false));
   EXPECT_THAT(SampleSource::Open(run_), StatusIs(absl::StatusCode::kInvalidArgument, "have no classes"));
+}
+
+TEST_F(SampleSourceTest, ErrorsNameTheUsersFileWhereTheTokensWereMadeOfOne) {
+  run_.data.made_from = "lab.tsv";
+  const auto refused = [this](const std::string& message) {
+    EXPECT_THAT(SampleSource::Open(run_), AllOf(StatusIs(absl::StatusCode::kInvalidArgument, message),
+                                                Not(StatusIs(absl::StatusCode::kInvalidArgument, path()))));
+  };
+  run_.model.context = 100;
+  refused("data.path: lab.tsv has 16 tokens");
+  ASSERT_NO_FATAL_FAILURE(WriteClasses());
+  run_.model.num_classes = 2;
+  refused("document 2 of lab.tsv, counted from 1 without those that were left out, is of class 2 (from 0)");
+  run_.model.num_classes = 3;
+  run_.model.num_types = 1;
+  refused("document 1 of lab.tsv, counted from 1 without those that were left out, is a pair of texts");
+  run_.model.class_names = {"1", "2", "3"};
+  refused("the label \"0\" of lab.tsv");
+  ASSERT_NO_FATAL_FAILURE(WriteIndex(false));
+  run_.model.class_names = {};
+  refused("data.path: the documents of lab.tsv have no classes");
 }
 
 TEST_F(SampleSourceTest, WhatIsMissingOrDoesNotMatchIsNamed) {

@@ -5,6 +5,7 @@
 #include <initializer_list>
 #include <limits>
 #include <optional>
+#include <string>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
@@ -23,8 +24,8 @@ inline bool IsNormalFloat(double value) {
   return value >= std::numeric_limits<float>::min() && value <= std::numeric_limits<float>::max();
 }
 
-// Checks one value after the other and keeps the first error. An absent field's default is checked
-// too: 0 where the field is required.
+// Checks one value after the other and keeps the first error. An absent field's default is checked too: 0 where the field
+// is required, which is then "missing".
 class Checker {
  public:
   const absl::Status& status() const { return status_; }
@@ -39,7 +40,7 @@ class Checker {
   template <typename T>
   T Integer(absl::string_view field, std::optional<T> given, T absent, int64_t min, int64_t max) {
     const T value = given.value_or(absent);
-    if (value < min) Fail(field, absl::StrCat(value, ", must be at least ", min));
+    if (value < min) Fail(field, absl::StrCat(Shown(given), ", must be at least ", min));
     if (value > max) Fail(field, absl::StrCat(value, ", must be at most ", max));
     return value;
   }
@@ -48,7 +49,7 @@ class Checker {
   double Positive(absl::string_view field, std::optional<double> given, double absent) {
     const double value = given.value_or(absent);
     if (!IsNormalFloat(value))
-      Fail(field, absl::StrCat(value, ", must be greater than 0, and a normal number in fp32"));
+      Fail(field, absl::StrCat(Shown(given), ", must be greater than 0, and a normal number in fp32"));
     return value;
   }
   double NotNegative(absl::string_view field, std::optional<double> given, double absent) {
@@ -64,6 +65,11 @@ class Checker {
   }
 
  private:
+  template <typename T>
+  static std::string Shown(std::optional<T> given) {
+    return given.has_value() ? absl::StrCat(*given) : "missing";
+  }
+
   static constexpr double kMaxFloat = std::numeric_limits<float>::max();
   absl::Status status_;
 };

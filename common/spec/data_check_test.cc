@@ -508,7 +508,7 @@ TEST_F(RunConfigTest, WhatAnEvaluationCannotBeIsRefused) {
     EXPECT_THAT(Load(kSmall, fields), StatusIs(kInvalid, why));
   };
   const FieldOverride path = {"evaluation.path", "b.txt"}, every = {"evaluation.every_steps", "5"};
-  refused({path}, "evaluation.every_steps: 0, must be at least 1");
+  refused({path}, "evaluation.every_steps: missing, must be at least 1");
   refused({every}, "evaluation: give path, or held_out");
   refused({every, path, {"evaluation.held_out", "0.1"}}, "evaluation: path and held_out are given");
   refused({every, {"evaluation.path", ""}}, "evaluation.path: is empty");

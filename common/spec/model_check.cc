@@ -144,6 +144,18 @@ absl::Status RefuseOtherFamilies(const proto::Model& model, ModelFamily family) 
   return RefuseOtherScalings(model.rope_scaling());
 }
 
+// What has no default, where no folder says it.
+absl::Status RequireShape(const proto::Model& model) {
+  const bool is_gpt2 = model.family() != proto::Model::LLAMA && model.family() != proto::Model::BERT;
+  for (const GivenField& field :
+       {GivenField{"layers", model.has_layers()}, GivenField{"d_model", model.has_d_model()},
+        GivenField{"heads", model.has_heads()}, GivenField{"context", model.has_context()},
+        GivenField{"vocab", model.has_vocab()}, GivenField{"d_ff", model.has_d_ff() || is_gpt2}}) {
+    if (!field.given) return absl::InvalidArgumentError(absl::StrCat("model.", field.name, ": missing"));
+  }
+  return absl::OkStatus();
+}
+
 // The shape stands in the folder; a second one in the RunSpec could only contradict it.
 absl::Status RefuseShapeBesideFrom(const proto::Model& model, ModelFamily family) {
   absl::string_view field = FirstGiven({{"family", model.has_family()},
@@ -170,6 +182,7 @@ absl::StatusOr<ModelConfig> BaseModel(const proto::Model& model, const CheckCont
   if (from.empty() || context.read_model == nullptr) {
     const ModelConfig config = ShapeOf(model);
     EPS_RETURN_IF_ERROR(RefuseOtherFamilies(model, config.family));
+    EPS_RETURN_IF_ERROR(RequireShape(model));
     return config;
   }
   absl::StatusOr<ModelConfig> config = context.read_model(from);

@@ -130,7 +130,7 @@ TEST_F(RunConfigTest, WhatIsOfTheOtherFamilyIsRefused) {
               StatusIs(kInvalid, "model.rope_scaling: given, but it is of family: LLAMA"));
   EXPECT_THAT(Load(kSmall, {{"model.classes", "2"}}),
               StatusIs(kInvalid, "model.classes: given, but it is of family: BERT"));
-  EXPECT_THAT(Load(kSmall, {{"model.family", "LLAMA"}}), StatusIs(kInvalid, "model.d_ff: 0"));
+  EXPECT_THAT(Load(kSmall, {{"model.family", "LLAMA"}}), StatusIs(kInvalid, "model.d_ff: missing"));
   EXPECT_THAT(Load(kSmall, {{"model.family", "LLAMA"}, {"model.d_ff", "20"}, {"model.dropout", "0.1"}}),
               StatusIs(kInvalid, "model.dropout: 0.1, this family has it in attention alone: model.attention_dropout"));
   EXPECT_OK(Load(kSmall, {{"model.family", "LLAMA"}, {"model.d_ff", "20"}, {"model.dropout", "0"}}));

@@ -118,7 +118,7 @@ TEST_F(RunConfigTest, OptimizerValuesOutsideTheirRangeAreNamed) {
            Case{"optimizer.schedule.warmup_steps", "-1", "optimizer.schedule.warmup_steps: -1"},
            Case{"optimizer.schedule.final", "0.1", "optimizer.schedule.final: given without"},
            Case{"optimizer.clip.norm", "1", "optimizer.clip.mode: missing"},
-           Case{"optimizer.clip.mode", "EXACT", "optimizer.clip.norm: 0, must be greater than 0"},
+           Case{"optimizer.clip.mode", "EXACT", "optimizer.clip.norm: missing, must be greater than 0"},
            Case{"optimizer.lamb.beta1", "1", "optimizer.lamb.beta1: 1"},
            Case{"optimizer.lamb.beta2", "-1", "optimizer.lamb.beta2: -1"},
            Case{"optimizer.lamb.eps", "0", "optimizer.lamb.eps: 0, must be greater than 0"},

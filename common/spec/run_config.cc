@@ -29,7 +29,9 @@ constexpr int64_t kMaxRunSpecBytes = 1 << 20;
 constexpr int64_t kMaxHfConfigBytes = 1 << 24;
 
 // Errors start with `path`, as a compiler's do: "run.textproto:3:17: ...".
-absl::StatusOr<proto::RunSpec> ParseFile(const std::string& path, const std::string& text) {
+absl::StatusOr<proto::RunSpec> ParseFile(const std::string& path, std::string text) {
+  // A byte order mark, as editors of Windows put it there.
+  if (absl::StartsWith(text, "\xEF\xBB\xBF")) text.erase(0, 3);
   if (absl::EndsWith(path, ".json")) {
     absl::StatusOr<proto::RunSpec> spec = RunSpecFromJson(text);
     EPS_RETURN_IF_ERROR_WITH(spec.status(), path);
@@ -145,6 +147,12 @@ proto::RunSpec SpecOfBits(const RunConfig& config) {
 }
 
 }  // namespace
+
+std::string DataConfig::DocumentName(int64_t document) const {
+  if (made_from.empty()) return absl::StrCat("document ", document, " of ", path, ", counted from 0,");
+  return absl::StrCat("document ", document + 1, " of ", made_from,
+                      ", counted from 1 without those that were left out,");
+}
 
 absl::StatusOr<FieldOverride> ParseFieldOverride(const std::string& text) {
   const size_t equals = text.find('=');

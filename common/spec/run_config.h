@@ -52,6 +52,7 @@ struct DataConfig {
   // Of the RunSpec, for errors: where the fields below stand, and where `path` does.
   std::string field = "data", path_field = "data.path";
   std::string path;
+  std::string made_from;  // the file whose tokens were written to `path` at the run's start, for errors; "": none
   bool is_jsonl = false;
   bool is_table = false;  // of texts and their classes
   TokenForm tokenizer = TokenForm::kBytes;
@@ -69,6 +70,9 @@ struct DataConfig {
   std::string text_column, second_text_column, label_column;  // is_table only
   bool has_table_header = true;                               // is_table only
 
+  const std::string& users_path() const { return made_from.empty() ? path : made_from; }
+  // For the middle of a sentence. From 0, as the index of a token file numbers them, or from 1 in the user's own file.
+  std::string DocumentName(int64_t document) const;
   // Whether a token file has to be made of it first.
   bool needs_tokenizing() const { return is_jsonl || is_table || tokenizer == TokenForm::kModel; }
   // Whether a sample consists of documents that are seen alone; padding is one, too.

@@ -225,16 +225,35 @@ TEST_F(RunConfigTest, ZeroOrAbsentStepsAreRefused) {
   EXPECT_THAT(LoadWith("steps", "-4"), StatusIs(kInvalid, "steps: -4, must be at least 1"));
   EXPECT_THAT(Load(R"(model { layers: 1 d_model: 8 heads: 2 context: 4 vocab: 9 }
                       data { path: "a.txt" } optimizer { schedule { peak: 0.1 } })"),
-              StatusIs(kInvalid, "steps: 0, must be at least 1"));
+              StatusIs(kInvalid, "steps: missing, must be at least 1"));
 }
 
 TEST_F(RunConfigTest, RequiredFieldsAreNamedWhenTheyAreMissing) {
   EXPECT_THAT(Load("steps: 3"), StatusIs(kInvalid, "model: missing"));
-  EXPECT_THAT(Load("model { d_model: 8 }"), StatusIs(kInvalid, "model.layers: 0"));
+  EXPECT_THAT(Load("model { d_model: 8 }"), StatusIs(kInvalid, "model.layers: missing"));
+  const std::string shape = "layers: 1 d_model: 8 heads: 2 context: 4 vocab: 9";
+  for (const std::string family : {"LLAMA", "BERT"}) {
+    EXPECT_THAT(Load("model { family: " + family + " " + shape + " }"), StatusIs(kInvalid, "model.d_ff: missing"));
+  }
+  for (const std::string name : {"d_model", "heads", "context", "vocab"}) {
+    std::string others = shape;
+    const size_t begin = others.find(name);
+    others.erase(begin, others.find(' ', others.find(':', begin) + 2) - begin);
+    EXPECT_THAT(Load("model { " + others + " }"), StatusIs(kInvalid, "model." + name + ": missing"));
+  }
   EXPECT_THAT(Load("model { layers: 1 d_model: 8 heads: 2 context: 4 vocab: 9 } steps: 3"),
               StatusIs(kInvalid, "data.path: missing"));
   EXPECT_THAT(Load(R"(model { layers: 1 d_model: 8 heads: 2 context: 4 vocab: 9 } data { path: "a" } steps: 3)"),
-              StatusIs(kInvalid, "optimizer.schedule.peak: 0, must be greater than 0"));
+              StatusIs(kInvalid, "optimizer.schedule.peak: missing, must be greater than 0"));
+}
+
+TEST_F(RunConfigTest, AByteOrderMarkIsNoPartOfAFile) {
+  const std::string mark = "\xEF\xBB\xBF";
+  ASSERT_OK_AND_ASSIGN(const RunConfig want, LoadAs("run.textproto", kSmall));
+  EXPECT_THAT(LoadAs("run.textproto", mark + kSmall), IsOkAndHolds(want));
+  EXPECT_THAT(LoadAs("run.json", mark + R"({"steps": 0})"), StatusIs(kInvalid, "model: missing"));
+  EXPECT_THAT(LoadAs("run.json", mark + "{\n7}"), StatusIs(kInvalid, "line 2, column 1"));
+  EXPECT_THAT(LoadAs("run.textproto", mark + "stepz: 3"), StatusIs(kInvalid, "run.textproto:1:6: stepz"));
 }
 
 TEST_F(RunConfigTest, ValuesOutsideTheirRangeAreNamed) {

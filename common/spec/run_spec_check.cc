@@ -199,7 +199,7 @@ absl::StatusOr<RunConfig> CheckRunSpec(const proto::RunSpec& spec, const CheckCo
   CheckRelay(spec.relay(), check, config.relay);
   config.transport = ToTransport(spec.transport());
   CheckCheckpoint(spec.checkpoint(), check, config.checkpoint);
-  config.steps = check.Integer<int64_t>("steps", spec.steps(), 0, 1, kMaxSteps);
+  config.steps = check.Integer<int64_t>("steps", EPS_FIELD(spec, steps), 0, 1, kMaxSteps);
   if (spec.has_evaluation()) {
     CheckEvaluation(spec.evaluation(), spec.data(), config, context, check, config.evaluation);
   }

@@ -114,7 +114,7 @@ absl::string_view WithoutSpaceAround(absl::string_view text) {
 
 bool IsBertControl(char32_t code_point) {
   if (code_point == '\t' || code_point == '\n' || code_point == '\r') return false;
-  return (U_GET_GC_MASK(static_cast<UChar32>(code_point)) & U_GC_C_MASK) != 0;
+  return (U_GET_GC_MASK(static_cast<UChar32>(code_point)) & (U_GC_C_MASK & ~U_GC_CN_MASK)) != 0;
 }
 
 bool IsBertIdeograph(char32_t c) {

@@ -22,7 +22,8 @@ void RemoveMarks(std::string& text);
 bool IsWhiteSpace(char32_t code_point);
 // Without what Python's str.strip(), and so Jinja's trim, takes from both ends: white space, and U+001C to U+001F.
 absl::string_view WithoutSpaceAround(absl::string_view text);
-// Control, format, unassigned, private use: C*, but not tab and line ends.
+// Control, format, private use: C*, but not tab and line ends, nor what is not assigned, which Hugging Face's Rust keeps,
+// whatever the comment there says (its is_other() is of these three).
 bool IsBertControl(char32_t code_point);
 // In the blocks of Chinese ideographs that BERT puts spaces around.
 bool IsBertIdeograph(char32_t code_point);

@@ -102,7 +102,7 @@ absl::Status CheckFinite(const std::string& folder, const Part& part, absl::Span
 absl::Status CheckStepFolder(const std::string& folder, LongWork* work) {
   if (!IsStepFolder(folder)) return absl::OkStatus();
   EPS_ASSIGN_OR_RETURN(const Manifest manifest, ReadManifest(folder));
-  EPS_RETURN_IF_ERROR_WITH(CheckSaysAll(manifest.run.model), folder);
+  EPS_RETURN_IF_ERROR(CheckConfig(folder, manifest));
   EPS_RETURN_IF_ERROR(CheckSizes(folder, manifest));
   return CheckSums(folder, manifest, kWeightFiles, work);
 }

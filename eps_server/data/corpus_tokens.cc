@@ -266,6 +266,7 @@ absl::StatusOr<RunConfig> WithTokenFile(const RunConfig& run, const std::string&
   result.data = {.field = data.field,
                  .path_field = data.path_field,
                  .path = token_path,
+                 .made_from = data.path,
                  .tokenizer = TokenForm::kTokenFile,
                  .token_bytes = options.token_bytes,
                  .chat_template = *std::move(chat_template),

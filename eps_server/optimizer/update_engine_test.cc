@@ -255,9 +255,13 @@ TEST_P(UpdateEngineTest, DestructionDropsWhatIsQueued) {
       trainer->engine().Submit(StepId(step), id.blob, id.chunk, std::move(gradient));
     }
   }
-  // Destruction waits for the sum that runs, which goes on once destruction has begun.
+  // Destruction waits for the sum that runs, which goes on once destruction has begun: that drops what is queued first.
   const auto opener = std::async(std::launch::async, [&] {
-    std::this_thread::sleep_for(std::chrono::milliseconds(500));  // a busy machine's, too
+    const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(60);
+    const auto is_dropped = [](const std::weak_ptr<void>& owner) { return owner.expired(); };
+    while (std::none_of(owners.begin(), owners.end(), is_dropped) && std::chrono::steady_clock::now() < deadline) {
+      std::this_thread::yield();
+    }
     witness.may_go_on.set_value();
   });
   trainer.reset();

@@ -72,6 +72,19 @@ std::string Curve(const SvgFrame& frame, absl::string_view kind, absl::Span<cons
                          count == 1 && !path.empty() ? "h0.1" : "");
 }
 
+// "Training loss: 5.23 to 2.1 in 100 steps". Steps without a finite loss: those that counted no token, and those that
+// went wrong, of which a run may have nothing else from some step on.
+std::string Title(absl::Span<const double> losses) {
+  const auto is_finite = [](double loss) { return std::isfinite(loss); };
+  const auto first = std::find_if(losses.begin(), losses.end(), is_finite);
+  const auto end = std::find_if(losses.rbegin(), losses.rend(), is_finite).base();  // behind the last one
+  if (losses.empty()) return "Training loss";
+  if (first == losses.end()) return absl::StrFormat("Training loss: no finite one in %d steps", losses.size());
+  std::string title = absl::StrFormat("Training loss: %.4g to %.4g in %d steps", *first, *(end - 1), losses.size());
+  if (end == losses.end()) return title;
+  return absl::StrFormat("%s, no finite one from step %d on", title, end - losses.begin());
+}
+
 }  // namespace
 
 std::vector<double> MovingMean(absl::Span<const double> values, int64_t radius) {
@@ -96,11 +109,7 @@ std::vector<double> MovingMean(absl::Span<const double> values, int64_t radius) 
 std::string LossSvg(absl::Span<const double> losses) {
   const SvgFrame frame = FrameOf(losses);
   const int64_t radius = std::max<int64_t>(1, static_cast<int64_t>(losses.size()) / 50);
-  std::string title = "Training loss";
-  if (!losses.empty()) {
-    absl::StrAppend(&title,
-                    absl::StrFormat(": %.4g to %.4g in %d steps", losses.front(), losses.back(), losses.size()));
-  }
+  const std::string title = Title(losses);
   return absl::StrCat(SvgStart(kWidth, kHeight, title, kStyle), SvgText(kLeft, 32, "start", title, " class=\"title\""),
                       DrawAxes(frame, {.name_x = "step", .name_y = "loss (nats per token)", .whole_x = true}),
                       Curve(frame, "raw", losses), Curve(frame, "mean", MovingMean(losses, radius)),

@@ -168,6 +168,20 @@ TEST(SummaryTest, HasEveryFieldOfTheContract) {
   }
 }
 
+TEST(SummaryTest, AStepThatCountsNothingHasNoLossButTheRunHas) {
+  const double nan = std::nan("");
+  RunStatus status;
+  status.first_loss = 5;
+  status.last_loss = 4;
+  const auto summary = nlohmann::json::parse(SummaryJson(status, {nan, 5, nan, 4, nan}, 0));
+  EXPECT_EQ(summary["loss"], nlohmann::json::parse("[null, 5.0, null, 4.0, null]"));
+  EXPECT_EQ(summary["loss_first"], 5.0);
+  EXPECT_EQ(summary["loss_last"], 4.0);
+  status.last_loss = nan;  // of a run that diverged
+  EXPECT_TRUE(nlohmann::json::parse(SummaryJson(status, {5, nan}, 0))["loss_last"].is_null());
+  EXPECT_TRUE(nlohmann::json::parse(SummaryJson(RunStatus(), {nan}, 0))["loss_first"].is_null());
+}
+
 TEST(SummaryTest, SaysWhatAStepTookAndWhatTheOneWorkersPlanSaid) {
   RunStatus status;
   status.median_step_seconds = 2.5;
@@ -219,6 +233,22 @@ TEST(LossSvgTest, IsWholeForAnyNumberOfSteps) {
     EXPECT_LT(svg.size(), 100000u);
   }
   EXPECT_THAT(LossSvg(std::vector<double>{2, std::nan(""), 1}), HasSubstr("class=\"mean\""));
+}
+
+TEST(LossSvgTest, TheTitleSaysWhereLossesAreNotFinite) {
+  const double nan = -std::nan(""), infinity = std::numeric_limits<double>::infinity();
+  const auto title = [](const std::vector<double>& losses) {
+    const std::string svg = LossSvg(losses);
+    EXPECT_THAT(svg, testing::Not(HasSubstr("nan")));
+    EXPECT_THAT(svg, testing::Not(HasSubstr("inf")));
+    const size_t begin = svg.find("Training loss");
+    return svg.substr(begin, svg.find('"', begin) - begin);
+  };
+  EXPECT_EQ(title({}), "Training loss");
+  EXPECT_EQ(title({5.23, 3, 2}), "Training loss: 5.23 to 2 in 3 steps");
+  EXPECT_EQ(title({nan, 5.23, nan, 2}), "Training loss: 5.23 to 2 in 4 steps");
+  EXPECT_EQ(title({5.23, 3, infinity, nan}), "Training loss: 5.23 to 3 in 4 steps, no finite one from step 2 on");
+  EXPECT_EQ(title({nan, nan}), "Training loss: no finite one in 2 steps");
 }
 
 }  // namespace

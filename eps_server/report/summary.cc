@@ -26,8 +26,9 @@ std::string SummaryJson(const RunStatus& status, const std::vector<double>& loss
   summary["step_seconds"] = {
       {"median", status.median_step_seconds},
       {"predicted", is_predicted ? nlohmann::json(status.predicted_step_seconds) : nlohmann::json()}};
-  summary["loss_first"] = losses.empty() ? nlohmann::json() : nlohmann::json(losses.front());
-  summary["loss_last"] = losses.empty() ? nlohmann::json() : nlohmann::json(losses.back());
+  summary["loss_first"] =
+      losses.empty() ? nlohmann::json() : nlohmann::json(status.first_loss.value_or(losses.front()));
+  summary["loss_last"] = losses.empty() ? nlohmann::json() : nlohmann::json(status.last_loss.value_or(losses.back()));
   summary["loss"] = losses;
   if (const std::optional<EvaluationReport>& evaluation = status.evaluation; evaluation.has_value()) {
     summary["evaluation"] = {{"step", evaluation->version.value()},

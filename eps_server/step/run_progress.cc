@@ -1,6 +1,9 @@
 #include "eps_server/step/run_progress.h"
 
+#include <cmath>
 #include <cstddef>
+#include <limits>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -13,6 +16,25 @@ namespace {
 
 constexpr size_t kRecentSteps = 10;   // that rates and eta_seconds look at
 constexpr size_t kMedianSteps = 101;  // that median_step_seconds looks at
+
+// A step that counted no token has no loss, but a gradient, of 0. Of one that went wrong neither is finite.
+bool HasLoss(const RunState& state, size_t step) {
+  return !std::isnan(state.losses[step]) || state.gradient_norms[step] < 0;
+}
+
+std::optional<double> FirstLoss(const RunState& state) {
+  for (size_t step = 0; step < state.losses.size(); ++step) {
+    if (HasLoss(state, step)) return state.losses[step];
+  }
+  return std::nullopt;
+}
+
+std::optional<double> LastLoss(const RunState& state) {
+  for (size_t step = state.losses.size(); step > 0; --step) {
+    if (HasLoss(state, step - 1)) return state.losses[step - 1];
+  }
+  return std::nullopt;
+}
 
 }  // namespace
 
@@ -47,7 +69,9 @@ void RunProgress::Commit(const StepReport& report, absl::Duration now) {
 
 void RunProgress::Fill(RunStatus& status, int64_t end, absl::Duration now) const {
   status.step = state_.version.value();
-  status.loss = state_.losses.empty() ? 0 : state_.losses.back();
+  status.first_loss = FirstLoss(state_);
+  status.last_loss = LastLoss(state_);
+  status.loss = state_.losses.empty() ? 0 : status.last_loss.value_or(std::numeric_limits<double>::quiet_NaN());
   status.gradient_norm = state_.gradient_norms.empty() ? -1 : state_.gradient_norms.back();
   status.learning_rate = last_.learning_rate;
   double seconds = 0, tokens = 0, model_flops = 0;

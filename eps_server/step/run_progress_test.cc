@@ -1,5 +1,8 @@
 #include "eps_server/step/run_progress.h"
 
+#include <cmath>
+#include <limits>
+#include <optional>
 #include <utility>
 
 #include "gtest/gtest.h"
@@ -60,6 +63,35 @@ TEST(RunProgressTest, GoesOnFromWhatACheckpointTold) {
   EXPECT_EQ(status.counts.model_flops, 12e9);
   EXPECT_DOUBLE_EQ(status.eta_seconds, 6 * 3);
   EXPECT_EQ(progress.last_commit(), absl::Seconds(16));
+}
+
+TEST(RunProgressTest, AStepThatCountsNothingHasNoLossAndOneThatWentWrongHasOneThatIsNotFinite) {
+  const double nan = std::numeric_limits<double>::quiet_NaN();
+  RunProgress progress(RunState{}, absl::ZeroDuration());
+  EXPECT_EQ(StatusOf(progress, 9).loss, 0);
+  const auto commit = [&](double loss, double norm) {
+    StepReport report = Report(progress.state().version.value(), loss, 1);
+    report.gradient_norm = norm;
+    progress.Commit(report, absl::Seconds(1));
+  };
+  commit(nan, 0);
+  EXPECT_TRUE(std::isnan(StatusOf(progress, 9).loss));
+  EXPECT_EQ(StatusOf(progress, 9).last_loss, std::nullopt);
+  commit(5, 1);
+  commit(4, 1);
+  commit(nan, 0);
+  EXPECT_EQ(StatusOf(progress, 9).first_loss, 5);
+  EXPECT_EQ(StatusOf(progress, 9).last_loss, 4);
+  EXPECT_EQ(StatusOf(progress, 9).loss, 4);
+  // As a checkpoint keeps them, whose NaN is a word.
+  RunProgress resumed(progress.state(), absl::ZeroDuration());
+  EXPECT_EQ(StatusOf(resumed, 9).first_loss, 5);
+  EXPECT_EQ(StatusOf(resumed, 9).loss, 4);
+  EXPECT_EQ(StatusOf(resumed, 9).loss_curve.size(), 4u);
+  EXPECT_TRUE(std::isnan(StatusOf(resumed, 9).loss_curve[3]));
+  commit(nan, -1);
+  EXPECT_TRUE(std::isnan(StatusOf(progress, 9).loss));
+  EXPECT_TRUE(std::isnan(StatusOf(progress, 9).last_loss.value()));
 }
 
 TEST(RunProgressTest, SpeedIsThatOfTheLastTenSteps) {

@@ -47,7 +47,10 @@ struct RunStatus {
   std::string failure;
   int64_t step = 0;   // steps committed
   int64_t steps = 0;  // of the whole run
-  double loss = 0;    // of the last committed step; 0 before the first
+  double loss = 0;    // last_loss, or NaN where no step has one; 0 before the first
+  // Of the first and of the last committed step that counted a token, not finite where those are not; nullopt: there is
+  // none, or it is not known.
+  std::optional<double> first_loss, last_loss;
   double learning_rate = 0;
   double gradient_norm = -1;          // -1: none yet, or not finite
   double tokens_per_second = 0;       // over the last steps

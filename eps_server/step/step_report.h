@@ -13,7 +13,7 @@ namespace eps::server {
 // A committed step, as metrics.jsonl and the log show it.
 struct StepReport {
   StepId step;
-  double loss = 0;  // nats per counted token
+  double loss = 0;  // nats per counted token; NaN where no token is counted
   double learning_rate = 0;
   double gradient_norm = 0;  // before clipping; -1 if it is not finite
   bool skipped = false;      // the gradient was not finite: nothing changed

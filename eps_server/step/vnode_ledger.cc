@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <utility>
 #include <vector>
 
@@ -174,7 +175,8 @@ VnodeTotals VnodeLedger::Totals() const {
 }
 
 double VnodeLedger::Loss() const {
-  return counted_tokens_ == 0 ? 0 : Totals().loss_sum / static_cast<double>(counted_tokens_);
+  if (counted_tokens_ == 0) return std::numeric_limits<double>::quiet_NaN();  // 0 / 0 has a sign on some machines
+  return Totals().loss_sum / static_cast<double>(counted_tokens_);
 }
 
 }  // namespace eps::server

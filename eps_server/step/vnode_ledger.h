@@ -65,7 +65,7 @@ class VnodeLedger {
 
   // Both need AllRecordsIn().
   VnodeTotals Totals() const;
-  double Loss() const;  // mean over the counted tokens; 0 where nothing is counted, whose gradient is 0 too
+  double Loss() const;  // mean over the counted tokens; NaN where nothing is counted, and the gradient is 0
 
  private:
   struct Entry {

@@ -71,9 +71,6 @@ struct StreamSpan {
 };
 
 struct StreamStats {
-  // From the first work after a Synchronize to the end of the last before the next, without wait_seconds. A device that
-  // cannot tell leaves the gaps in, in which nothing was enqueued: it is the most that the stream can have been busy.
-  double busy_at_most_seconds = 0;
   std::array<double, kNumWaitCauses> wait_seconds = {};  // blocked in Wait, by cause
   // When it waited, by cause (not kNone), one after the other. Of a device with a clock of its own, up to a millisecond
   // off.

@@ -450,9 +450,7 @@ TEST_P(DeviceConformanceTest, WaitsAreCountedByCauseAndTakenOnce) {
   EXPECT_GE(waited.wait_seconds[static_cast<size_t>(WaitCause::kPush)], least);
   EXPECT_EQ(waited.wait_seconds[static_cast<size_t>(WaitCause::kStash)], 0);
   EXPECT_EQ(waited.wait_seconds[static_cast<size_t>(WaitCause::kVersion)], 0);
-  EXPECT_GE(in.TakeStats().busy_at_most_seconds, 2 * least);
   const StreamStats again = compute.TakeStats();
-  EXPECT_EQ(again.busy_at_most_seconds, 0);
   for (const std::vector<TimeSpan>& waits : again.waits) EXPECT_TRUE(waits.empty());
   for (const double seconds : again.wait_seconds) EXPECT_EQ(seconds, 0);
 }

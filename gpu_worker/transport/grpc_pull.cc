@@ -67,9 +67,7 @@ absl::StatusOr<PullTiming> GrpcPull::Wait() {
     EPS_RETURN_IF_ERROR(first_error_);
     return Wrong("chunks", absl::StrCat(next_chunk_ - request_.chunks.first), absl::StrCat(request_.chunks.count));
   }
-  const auto seconds = [](Clock::duration d) { return std::chrono::duration<double>(d).count(); };
-  return PullTiming{.version_wait_seconds = seconds(answered_ - begin_),
-                    .transfer_seconds = seconds(Clock::now() - answered_)};
+  return PullTiming{.version_wait_seconds = std::chrono::duration<double>(answered_ - begin_).count()};
 }
 
 void GrpcPull::Cancel() {

@@ -68,7 +68,6 @@ class GrpcTransport final : public Transport {
         for (GrpcPull* stream : streams) stream->Cancel();
       } else if (timing.ok()) {
         timing->version_wait_seconds = std::max(timing->version_wait_seconds, of_range->version_wait_seconds);
-        timing->transfer_seconds = std::max(timing->transfer_seconds, of_range->transfer_seconds);
       }
     }
     if (timing.ok()) return timing;

@@ -228,7 +228,6 @@ absl::StatusOr<PullTiming> InProcessTransport::Pull(BlobId blob, Version version
         absl::StrCat("pull of blob ", spec.name, ": room for ", destination.size(), " bytes, want ", want_bytes));
   }
   std::memcpy(destination.data(), wire.data() + spec.part_first_elem(chunks) * elem_bytes, destination.size());
-  timing.transfer_seconds = SecondsSince(asked) - timing.version_wait_seconds;
   return timing;
 }
 

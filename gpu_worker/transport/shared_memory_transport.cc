@@ -80,14 +80,14 @@ class SharedMemoryTransport final : public Transport {
     }
     if (published) {
       Send(OfWeights(SharedMessageKind::kRead, blob, version, chunks));
-      return PullTiming{.version_wait_seconds = SecondsSince(begin), .transfer_seconds = 0};
+      return PullTiming{.version_wait_seconds = SecondsSince(begin)};
     }
     SharedMessage pull = OfWeights(SharedMessageKind::kPull, blob, version, chunks);
     pull.number = number;
     Send(std::move(pull));
     MutexLock lock(mu_);
     while (!pull_.done && first_error_.ok()) changed_.Wait(mu_);
-    if (pull_.done) return PullTiming{.version_wait_seconds = SecondsSince(begin), .transfer_seconds = 0};
+    if (pull_.done) return PullTiming{.version_wait_seconds = SecondsSince(begin)};
     return Annotate(first_error_,
                     absl::StrCat("pull of blob ", options_.model->blob(blob).name, ", version ", version.value()));
   }
@@ -97,11 +97,9 @@ class SharedMemoryTransport final : public Transport {
     const BlobSpec& spec = options_.model->blob(blob);
     const int64_t elem_bytes = SizeOf(options_.wire_dtype);
     EPS_CHECK(!chunks.empty() && static_cast<int64_t>(destination.size()) == spec.part_elems(chunks) * elem_bytes);
-    EPS_ASSIGN_OR_RETURN(PullTiming timing, Await(blob, version, chunks));
-    const Clock::time_point begin = Clock::now();
+    EPS_ASSIGN_OR_RETURN(const PullTiming timing, Await(blob, version, chunks));
     StreamCopy(destination.data(), InPlace(blob, version) + spec.part_first_elem(chunks) * elem_bytes,
                destination.size());
-    timing.transfer_seconds = SecondsSince(begin);
     return timing;
   }
 

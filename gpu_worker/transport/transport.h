@@ -16,10 +16,8 @@
 
 namespace eps::worker {
 
-// Where a pull's time went.
 struct PullTiming {
-  double version_wait_seconds = 0;  // until the daemon had the version
-  double transfer_seconds = 0;      // from the first byte to the last
+  double version_wait_seconds = 0;  // until the daemon had the version; the rest of a pull is its transfer
 };
 
 // One node of the reduction tree of one (step, blob, use), or a part of it, on the host, on its way to the daemon.

@@ -34,6 +34,21 @@ class BadRunSpecTest(SystemTest):
     def test_heads_that_do_not_divide_d_model_are_named(self):
         self.refuse({"model": {"heads": 5}}, "heads", "d_model", "64")
 
+    def test_a_page_that_others_reach_is_refused_without_naming_flags_of_others(self):
+        done = train(self.work.spec(), self.work.out("run"), "--metrics-listen", "0.0.0.0:7000")
+        self.refused(done, 2, "--metrics-listen: 0.0.0.0:7000: not a loopback address")
+        self.assertNotIn("--metrics-any-address", done.stderr)
+
+    def test_a_gpu_that_is_not_there_is_refused_alike_by_all(self):
+        spec, out = self.work.spec({"steps": 1}), self.work.out("trained")
+        self.assertEqual(train(spec, out).returncode, 0)
+        on = ["--device", "cuda:4095"]  # no machine has so many
+        for command in (["train", "--run", spec, "--out", self.work.out("run")], ["verify", "--run", spec],
+                        ["sample", "--checkpoint", out], ["profile", "--run", spec, "--out", self.work.path / "profile"]):
+            self.refused(run([str(EPS), *map(str, command), *on]), 2, "eps: ")
+        self.assertFalse((self.work.path / "profile").exists())
+        self.assertFalse(self.work.out("run").exists())
+
     def test_zero_steps_are_refused(self):
         self.refuse({"steps": 0}, "steps")
 

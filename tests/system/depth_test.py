@@ -216,6 +216,17 @@ class GrowTest(SystemTest):
                 done = run([str(EPS), "export", "--checkpoint", str(grown), "--out", str(self.work.out(name + "-hf"))])
                 self.assertEqual(done.returncode, 0, done.stderr)
 
+    def test_of_a_run_that_has_done_all_of_its_steps_it_says_what_going_on_needs(self):
+        spec, out = self.work.spec({**self.SPEC, "steps": 2}), self.work.out("run")
+        self.train_ok(spec, out)
+        done = self.grow("--checkpoint", out, "--out", self.work.out("grown"), "--layers", 6)
+        self.assertIn("has done all of its 2 steps", done.stdout)
+        self.assertIn("--set steps=N", done.stdout)
+        self.assertNotIn("eps train", done.stdout)
+        spaced = self.work.out("my grown")
+        done = self.grow("--checkpoint", out, "--out", spaced, "--layers", 6, "--set", "steps=4")
+        self.assertIn(f"eps train --run '{spaced}/run.textproto' --out '{spaced}' --resume\n", done.stdout)
+
     def test_a_grown_model_may_drop_layers_and_a_dropping_one_may_grow(self):
         spec = self.work.spec({**self.SPEC, "depth": {"drop": {"share": 0.5}}})
         out, grown = self.work.out("run"), self.work.out("grown")

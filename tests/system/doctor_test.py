@@ -56,6 +56,14 @@ class DoctorTest(SystemTest):
         self.assertNotIn("run: device", self.findings(self.doctor(*args, "--device-memory", "64MiB")))
         self.refused(self.doctor("--device-memory", "1KiB", "--no-measuring"), 2, "--run")
 
+    def test_a_gpu_that_is_asked_for_and_does_not_start_is_a_problem(self):
+        args = ("--run", self.work.spec(), "--no-measuring", "--json", "--device-memory", "64MiB", "--device")
+        done = self.doctor(*args, "cuda:4095")  # no machine has so many
+        self.assertEqual(done.returncode, 1, done.stdout + done.stderr)
+        self.assertEqual(self.findings(done)["cuda device"]["verdict"], "PROBLEM")
+        done = self.doctor(*args, "cpu")
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+
     def test_a_run_spec_that_is_wrong_is_bad_input(self):
         self.refused(self.doctor("--run", self.work.spec({"steps": -1}), "--no-measuring"), 2, "steps")
         self.refused(self.doctor("--run", self.work.out("none.json"), "--no-measuring"), 2, "none.json")

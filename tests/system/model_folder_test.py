@@ -228,7 +228,7 @@ class ExportWithTheRunTest(FolderTest):
         self.refused(train(spec, out, "--export-dtype", "BF16"), 2, "--export")
         unsaid = self.work.spec({"model": {"family": "LLAMA", "layers": 1, "d_model": 16, "heads": 2, "context": 8,
                                            "vocab": 256, "d_ff": 32, "out_bias": True}}, name="unsaid.json")
-        self.refused(train(unsaid, out, "--export", self.work.path / "hf"), 2, "--export: model.out_bias: true")
+        self.refused(train(unsaid, out, "--export", self.work.path / "hf"), 2, "--export: model.", "model.out_bias: true")
         self.assertFalse(out.exists())
 
     def test_a_resume_of_a_run_that_is_done_and_exported_ends_well_and_changes_nothing(self):
@@ -242,6 +242,24 @@ class ExportWithTheRunTest(FolderTest):
         shutil.rmtree(folder)
         self.train_ok(spec, out, "--export", folder, "--resume")
         self.assertTrue((folder / "model.safetensors").exists())
+
+    def test_a_resume_takes_no_other_model_for_its_own(self):
+        spec, out, other = self.work.spec({"steps": 2}), self.work.out("run"), self.work.out("other")
+        self.train_ok(spec, out)
+        self.train_ok(self.work.spec({"steps": 1}, name="other.json"), self.work.out("another"), "--export", other)
+        before = (other / "model.safetensors").read_bytes()
+        self.refused(train(spec, out, "--export", other, "--resume"), 2, "--export", "not this run's model", "tensor ")
+        own = self.work.out("own")
+        self.train_ok(spec, out, "--export", own, "--export-dtype", "BF16", "--resume")
+        self.assertIn("has the model already",
+                      self.train_ok(spec, out, "--export", own, "--export-dtype", "BF16", "--resume").stdout)
+        self.refused(train(spec, out, "--export", own, "--resume"), 2, "config.json", "F32")
+        narrow = json.loads((own / "config.json").read_text())
+        wide = json.dumps({**narrow, "n_layer": narrow["n_layer"] + 1})
+        (own / "config.json").write_text(wide)
+        self.refused(train(spec, out, "--export", own, "--export-dtype", "BF16", "--resume"), 2, "config.json")
+        self.assertEqual((own / "config.json").read_text(), wide)
+        self.assertEqual((other / "model.safetensors").read_bytes(), before)
 
     def test_a_run_whose_export_fails_ends_with_1_and_names_its_checkpoint(self):
         out, in_the_way = self.work.out("run"), self.work.path / "file"

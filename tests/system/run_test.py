@@ -6,6 +6,7 @@ import shutil
 import signal
 import socket
 import subprocess
+import time
 import xml.dom.minidom
 
 from eps_run import (EPS, ROOT, TIME_SCALE, SystemTest, children, committed_steps, latest_checkpoint, run, start_train,
@@ -123,6 +124,51 @@ class CommandsTest(SystemTest):
         self.assertEqual((status["state"], status["step"], status["loss"]), ("finished", "12", summary(out)["loss_last"]))
         for command in (["checkpoint"], ["drain", "1"], ["stop"]):
             self.refused(run([str(EPS), *command, "--out", str(out)]), 1, "has ended: 12 of 12 steps were done")
+
+    def test_of_a_run_that_was_killed_status_says_how_far_it_came(self):
+        out = self.work.out("run")
+        process = start_train(self.work.spec({"steps": 100000, "checkpoint": {"every_steps": 0}}), out)
+        wait_for_steps(process, out, 3)
+        os.kill(children(process.pid, "eps_server")[0], signal.SIGKILL)
+        self.assertEqual(process.wait(timeout=60 * TIME_SCALE), 1)
+        last = json.loads([line for line in (out / "metrics.jsonl").read_text().splitlines(True) if line.endswith("\n")][-1])
+        status = [str(EPS), "status", "--out", str(out)]
+        self.refused(run(status), 1, f"{last['step'] + 1} steps were done, loss {last['loss']:.3f}; there is no checkpoint")
+        done = run([*status, "--json"])
+        self.refused(done, 1, "no daemon runs for")
+        self.assertEqual(json.loads(done.stdout), {"state": "not_running", "step": str(last["step"] + 1),
+                                                   "loss": last["loss"], "newest_checkpoint": ""})
+
+    def test_while_a_daemon_lingers_its_run_has_ended(self):
+        out = self.work.out("run")
+        daemon = subprocess.Popen([str(EPS.parent / "eps_server"), "--run", str(self.work.spec()), "--out", str(out),
+                                   "--listen", "127.0.0.1:0", "--linger-seconds", "600"], stderr=subprocess.DEVNULL)
+        self.addCleanup(lambda: (daemon.kill(), daemon.wait()))
+        while not (out / "endpoints.json").exists():
+            self.assertIsNone(daemon.poll())
+            time.sleep(0.01)
+        address = json.loads((out / "endpoints.json").read_text())["grpc"]
+        worker = run([str(EPS.parent / "gpu_worker"), "--connect", address, "--device-memory", "64MiB"])
+        self.assertEqual(worker.returncode, 0, worker.stderr)
+        deadline = time.monotonic() + 30 * TIME_SCALE
+        while run([str(EPS), "status", "--out", str(out)]).returncode != 0 and time.monotonic() < deadline:
+            time.sleep(0.05)  # its ports go before its folder's lock
+        self.assertIsNone(daemon.poll())
+        for command in (["status"], ["top", "--once"]):
+            done = run([str(EPS), *command, "--out", str(out)])
+            self.assertEqual(done.returncode, 0, done.stderr)
+            self.assertIn("has ended: 12 of 12 steps were done", done.stdout)
+        for command in (["checkpoint"], ["stop"]):
+            self.refused(run([str(EPS), *command, "--out", str(out)]), 1, "has ended: 12 of 12 steps were done")
+
+    def test_what_is_wrong_with_a_model_is_said_however_quiet(self):
+        spec = self.work.spec({"steps": 3, "precision": {"wire": "FP16", "gradients": "FP16",
+                                                         "loss_scale": {"initial": 2 ** 24, "growth_interval": 3}}})
+        done = self.train_ok(spec, self.work.out("run"))
+        skipped = summary(self.work.out("run"))["skipped_steps"]
+        self.assertGreater(skipped, 0)
+        self.assertEqual(done.stdout, "")
+        self.assertRegex(done.stderr, f"eps: warning: {skipped} steps? (was|were) skipped, as the gradient was not finite")
 
     def test_a_run_that_ended_without_a_checkpoint_is_a_run_all_the_same(self):
         spec, out = self.work.spec({"checkpoint": {"every_steps": 0, "last": False}}), self.work.out("run")

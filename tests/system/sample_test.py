@@ -73,6 +73,9 @@ class SampleTest(SystemTest):
         self.refused(run([*sample, "--no-thoughts"]), 2, "--no-thoughts", "--chat")
         self.refused(run([*sample, "--chat", "--prompt", "q", "--template", "unknown"]), 2, "unknown")
         self.refused(run([*sample, "--in", "texts.txt"]), 2, "--in", "no classifier")
+        for seed in ("-7", str(2 ** 64), "1.5"):
+            self.refused(done := run([*sample, "--seed", seed]), 2, "--seed", "no whole number from 0 to 2^64 - 1")
+            self.assertLess(len(done.stderr), 300)
         messages = self.work.path / "messages.json"
         messages.write_text('[{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}]')
         self.refused(run([*sample, "--messages", str(messages)]), 2, "the last message is the assistant's")

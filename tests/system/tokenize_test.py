@@ -3,6 +3,7 @@
 import gzip
 import json
 import random
+import re
 import signal
 import struct
 import subprocess
@@ -50,6 +51,12 @@ class TokenizeTest(SystemTest):
         before = self.left()
         self.refused(self.tokenize("x.bin", *([source] if source else []), args=args), 2, *words)
         self.assertEqual(self.left(), before)
+
+    def test_progress_ends_at_all_of_it_whatever_the_last_file_has(self):
+        sources = [self.write("a.txt", "x" * 1000), self.write("b.txt", "y" * 1000), self.write("c.txt", "")]
+        for name, files, shares in (("one.bin", sources[:1], [100]), ("several.bin", sources, [50, 100])):
+            said = self.tokenize_ok(name, *files)
+            self.assertEqual([int(share) for share in re.findall(r"(\d+)%", said)], shares, said)
 
     # ---- What it writes
 

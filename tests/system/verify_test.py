@@ -126,12 +126,21 @@ class BadInputTest(VerifyTest):
                 (2, ["virtual_knodes"], self.work.spec({"batch": {"virtual_knodes": 1}}, name="bad.json"), []),
                 (2, ["missing.txt"], self.work.spec({"data": {"path": "missing.txt"}}, name="data.json"), []),
                 (2, ["nothing"], self.work.spec(), ["--set", "batch.nothing=3"]),
+                (2, ["--workers: 5", "batch.virtual_nodes is 4"], self.work.spec(), ["--workers", 5]),
                 (3, ["needs at least"], self.work.spec(), ["--device-memory", 4096])):
             done = self.verify(spec, *args)
             self.refused(done, code, *words)
             self.assertEqual(done.stdout, "")
         for args in (["--only", "nothing"], ["--workers", 1], ["--steps", 0]):
             self.assertEqual(self.verify(self.work.spec(), *args).returncode, 2)
+        self.assertEqual(list(self.temporary.iterdir()), [])
+
+
+    def test_what_the_daemon_refuses_is_bad_input_and_no_verdict(self):
+        for more in ([], ["--json"]):
+            done = self.verify(self.work.spec(), "--set", "model.vocab=100", *more)  # the text has other bytes
+            self.refused(done, 2, "eps: ", "vocab")
+            self.assertEqual(done.stdout, "")
         self.assertEqual(list(self.temporary.iterdir()), [])
 
 

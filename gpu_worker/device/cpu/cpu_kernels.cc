@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "common/base/status_macros.h"
+#include "common/model/families.h"
 #include "gpu_worker/device/cpu/attention.h"
 #include "gpu_worker/device/cpu/cpu_kernel_sizes.h"
 #include "gpu_worker/device/cpu/elementwise.h"
@@ -21,6 +22,7 @@ namespace {
 
 // Tiles of kernels that pass once over memory: 64 KiB of fp32 and more, so that handing one out
 // costs nothing beside it.
+static_assert(kMaxHeadDim == eps::kMaxHeadDim, "what RunSpecs may ask for");
 constexpr int64_t kTileElems = 16384;  // with a transcendental function per element
 constexpr int64_t kLongTileElems = 65536;
 constexpr int64_t kTileRows = 32;

@@ -152,12 +152,10 @@ void CpuStream::Finish(const Task& task, const absl::Status& status, TimeSpan sp
   MutexLock lock(mu_);
   if (status_.ok()) status_ = status;
   if (task.record != nullptr) task.record->Record(status_);
-  const double seconds = std::chrono::duration<double>(span.end - span.begin).count();
   if (task.waits) {
+    const double seconds = std::chrono::duration<double>(span.end - span.begin).count();
     stats_.wait_seconds[static_cast<size_t>(task.cause)] += seconds;
     if (task.cause != WaitCause::kNone) stats_.waits[static_cast<size_t>(task.cause)].push_back(span);
-  } else {
-    stats_.busy_at_most_seconds += seconds;
   }
   const Copied copied = std::exchange(copied_, {});
   if (keeps_spans_) KeepSpan(task, span, copied);

@@ -172,7 +172,7 @@ TEST(CudaDeviceTest, AnErrorOfAKernelIsNotBlamedOnTheCallThatFindsIt) {
   in.SetLabel(&label);
   in.CopyIn(at, bytes);
   EXPECT_THAT(in.Synchronize(), StatusIs(absl::StatusCode::kInternal,
-                                         "step 41, layer h.3, backward: in-stream: found by Record, in work that some "
+                                         "step 41, layer h.3, backward: in-stream: found by CopyIn, in work that some "
                                          "stream of the GPU had been given before"));
 }
 

@@ -70,7 +70,7 @@ CudaStream::~CudaStream() {
 void CudaStream::Issue(std::function<absl::Status(GpuStream)> work) {
   EndSegment();
   thread_.HostCall([this, work = std::move(work)] {
-    EPS_RETURN_IF_ERROR_WITH(BeginBurst(), name_);
+    in_burst_ = true;
     return Annotate(work(stream_), name_);
   });
 }
@@ -261,14 +261,8 @@ absl::StatusOr<OwnedGpuEvent> CudaStream::Mark() {
   return mark;
 }
 
-absl::Status CudaStream::BeginBurst() {
-  if (burst_start_.has_value()) return absl::OkStatus();
-  EPS_ASSIGN_OR_RETURN(burst_start_, Mark());
-  return absl::OkStatus();
-}
-
 absl::Status CudaStream::EndBurst() {
-  if (!burst_start_.has_value()) return Annotate(runtime_->Synchronize(stream_), name_);
+  if (!in_burst_) return Annotate(runtime_->Synchronize(stream_), name_);
   absl::StatusOr<OwnedGpuEvent> end = Mark();
   absl::Status status =
       runtime_->Synchronize(stream_);  // whatever became of the mark: what is copied may be freed next
@@ -279,7 +273,7 @@ absl::Status CudaStream::EndBurst() {
   waits_.clear();
   labels_.clear();
   copies_.clear();
-  burst_start_.reset();
+  in_burst_ = false;
   return Annotate(status, name_);
 }
 
@@ -345,12 +339,10 @@ absl::Status CudaStream::TakeFigures(OwnedGpuEvent end, std::chrono::steady_cloc
            std::chrono::duration_cast<std::chrono::steady_clock::duration>(std::chrono::duration<double>(seconds));
   };
   EPS_RETURN_IF_ERROR(TakeSpans(before_end, end_time));
-  EPS_ASSIGN_OR_RETURN(double busy_seconds, runtime_->SecondsBetween(burst_start_->get(), end.get()));
   for (TimedWait& wait : waits_) {
     if (!wait.end.has_value()) continue;
     EPS_ASSIGN_OR_RETURN(const double seconds, runtime_->SecondsBetween(wait.start.get(), wait.end->get()));
     stats_.wait_seconds[static_cast<size_t>(wait.cause)] += seconds;
-    busy_seconds -= seconds;
     if (wait.cause != WaitCause::kNone) {
       TimeSpan span;
       EPS_ASSIGN_OR_RETURN(span.begin, before_end(wait.start));
@@ -360,8 +352,6 @@ absl::Status CudaStream::TakeFigures(OwnedGpuEvent end, std::chrono::steady_cloc
     spare_marks_.push_back(std::move(wait.start));
     spare_marks_.push_back(*std::move(wait.end));
   }
-  stats_.busy_at_most_seconds += busy_seconds;
-  spare_marks_.push_back(*std::move(burst_start_));
   spare_marks_.push_back(std::move(end));
   return absl::OkStatus();
 }

@@ -140,7 +140,6 @@ class CudaStream : public Stream {
   absl::Status IssueTimed(size_t num_bytes, absl::FunctionRef<absl::Status()> issue);
   // A timing event, recorded here.
   absl::StatusOr<OwnedGpuEvent> Mark();
-  absl::Status BeginBurst();
   // Waits for the GPU; then takes the burst's figures. The issuing thread is idle.
   absl::Status EndBurst();
   absl::Status TakeFigures(OwnedGpuEvent end, std::chrono::steady_clock::time_point end_time);
@@ -158,7 +157,7 @@ class CudaStream : public Stream {
 
   // A burst is what is issued between two calls of Synchronize.
   std::vector<OwnedGpuEvent> spare_marks_;
-  std::optional<OwnedGpuEvent> burst_start_;
+  bool in_burst_ = false;  // something was issued
   std::vector<TimedWait> waits_;
   bool keeps_spans_ = false;
   std::vector<LabelMark> labels_;  // of a burst whose spans are kept
