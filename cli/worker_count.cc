@@ -49,11 +49,10 @@ Drained FindDrained(const proto::StatusReply& status, const std::vector<int64_t>
   return found;
 }
 
-// The daemon was asked, and is not there to say what became of it.
+// The daemon was asked, and is not there to say what became of it: that it is not there is not what the user is to know.
 absl::Status WithoutAnswer(const std::vector<int64_t>& workers, const absl::Status& why) {
-  return absl::Status(why.code(),
-                      absl::StrCat(WorkersText(workers),
-                                   " had been asked to leave, and whether they did is not known: ", why.message()));
+  return absl::AbortedError(absl::StrCat(
+      WorkersText(workers), " had been asked to leave, and whether they did is not known: ", why.message()));
 }
 
 // A daemon that has nothing more to do ends within moments, and lets everybody go before.
@@ -123,8 +122,7 @@ absl::Status WaitForStartOrder(DaemonClient& client, int64_t number, absl::Durat
     if (!status.ok()) {
       if (IsGone(status.status()) && is_ending) return absl::CancelledError(kHasEnded);
       if (MayAnswerLater(status.status()) && absl::Now() - heard < kPatience) continue;
-      return absl::Status(
-          status.status().code(),
+      return absl::AbortedError(
           absl::StrCat("workers were asked for, and whether they compute is not known: ", status.status().message()));
     }
     heard = absl::Now();
