@@ -97,7 +97,9 @@ std::string NewestCheckpoint(const std::string& out) {
 
 // How many the run in `out` is to have, by its newest checkpoint; 0: not known.
 int64_t StepsPlanned(const std::string& out) {
-  const absl::StatusOr<Manifest> manifest = ReadManifest(NewestCheckpoint(out));
+  const std::string newest = NewestCheckpoint(out);
+  if (newest.empty()) return 0;
+  const absl::StatusOr<Manifest> manifest = ReadManifest(newest);
   return manifest.ok() ? manifest->run.steps : 0;
 }
 

@@ -38,7 +38,8 @@ struct VariantRequest {
 // The baseline, one worker and the run as it is, and what is compared with it. One that would be the baseline over
 // again is not among them; one that cannot be is, with its reason. Arithmetic alone.
 //
-// Errors: INVALID_ARGUMENT more workers than virtual nodes · MakeWholePlan's of the baseline: RESOURCE_EXHAUSTED names the smallest cap that would do
+// Errors: INVALID_ARGUMENT more workers than virtual nodes · MakeWholePlan's of the baseline: RESOURCE_EXHAUSTED names
+// the smallest cap that would do
 absl::StatusOr<std::vector<Variant>> PlanVariants(const VariantRequest& request);
 
 }  // namespace eps::cli
