@@ -10,7 +10,7 @@
 #include "common/spec/run_config.h"
 #include "common/spec/vector_width.h"
 #include "eps_server/memory/daemon_memory.h"
-#include "gpu_worker/plan/planner.h"
+#include "gpu_worker/plan/predict_step.h"
 #include "gpu_worker/plan/profile.h"
 #include "gpu_worker/plan/relay_plan.h"
 

@@ -13,6 +13,7 @@
 #include "common/model/layer_drop.h"
 #include "gpu_worker/device_sizes.h"
 #include "gpu_worker/plan/planner.h"
+#include "gpu_worker/plan/predict_step.h"
 #include "gpu_worker/plan/profile.h"
 #include "gpu_worker/plan/step_costs.h"
 #include "gpu_worker/telemetry/worker_metrics.h"

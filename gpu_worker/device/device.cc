@@ -9,7 +9,6 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 
 namespace eps::worker {
@@ -22,36 +21,6 @@ absl::StatusOr<HostMemory> Device::NewHostMemory(int64_t num_bytes) {
   if (owner == nullptr) return absl::ResourceExhaustedError(absl::StrCat("no ", num_bytes, " bytes of host memory"));
   std::byte* start = static_cast<std::byte*>(owner.get());
   return HostMemory{absl::MakeSpan(start, static_cast<size_t>(num_bytes)), std::move(owner)};
-}
-
-absl::string_view StreamName(StreamId id) {
-  switch (id) {
-    case StreamId::kCompute:
-      return "compute";
-    case StreamId::kIn:
-      return "in";
-    case StreamId::kOut:
-      return "out";
-  }
-  return "unknown";
-}
-
-absl::string_view WaitCauseName(WaitCause cause) {
-  switch (cause) {
-    case WaitCause::kNone:
-      return "none";
-    case WaitCause::kPull:
-      return "pull";
-    case WaitCause::kStash:
-      return "stash";
-    case WaitCause::kPush:
-      return "push";
-    case WaitCause::kVersion:
-      return "version";
-    case WaitCause::kRoom:
-      return "room";
-  }
-  return "unknown";
 }
 
 }  // namespace eps::worker

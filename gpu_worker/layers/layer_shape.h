@@ -9,7 +9,7 @@
 #include "common/model/model_spec.h"
 #include "common/numeric/philox.h"
 #include "common/tensor/dtype.h"
-#include "gpu_worker/device/device.h"
+#include "gpu_worker/device/arena_span.h"
 #include "gpu_worker/device/kernels.h"
 
 namespace eps::worker {

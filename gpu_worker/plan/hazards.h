@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "gpu_worker/device/device.h"
+#include "gpu_worker/device/stream_id.h"
 
 namespace eps::worker {
 

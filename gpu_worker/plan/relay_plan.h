@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "gpu_worker/device/device.h"
+#include "gpu_worker/device/arena_span.h"
 #include "gpu_worker/plan/inner_places.h"
 
 namespace eps::worker {

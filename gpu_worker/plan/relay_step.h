@@ -7,7 +7,7 @@
 #include "common/base/ids.h"
 #include "common/model/model_spec.h"
 #include "common/schedule/reduction_tree.h"
-#include "gpu_worker/device/device.h"
+#include "gpu_worker/device/stream_id.h"
 
 namespace eps::worker {
 

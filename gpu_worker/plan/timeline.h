@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "common/model/model_spec.h"
-#include "gpu_worker/device/device.h"
+#include "gpu_worker/device/stream_id.h"
 #include "gpu_worker/plan/profile.h"
 #include "gpu_worker/plan/relay_step.h"
 

@@ -26,7 +26,6 @@
 #include "gpu_worker/device/device.h"
 #include "gpu_worker/layers/layer_shape.h"
 #include "gpu_worker/plan/arena_layout.h"
-#include "gpu_worker/plan/planner.h"
 #include "gpu_worker/plan/relay_plan.h"
 #include "gpu_worker/plan/relay_step.h"
 #include "gpu_worker/profile/spread_tokens.h"

@@ -27,6 +27,7 @@
 #include "gpu_worker/device_backend.h"
 #include "gpu_worker/device_registry.h"
 #include "gpu_worker/plan/planner.h"
+#include "gpu_worker/plan/predict_step.h"
 #include "gpu_worker/plan/profile.h"
 #include "gpu_worker/plan/step_costs.h"
 #include "gtest/gtest.h"

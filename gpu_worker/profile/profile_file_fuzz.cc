@@ -7,6 +7,7 @@
 #include "common/spec/run_config.h"
 #include "gpu_worker/device/cpu/cpu_kernel_sizes.h"
 #include "gpu_worker/plan/planner.h"
+#include "gpu_worker/plan/predict_step.h"
 #include "gpu_worker/profile/profile_file.h"
 
 // A profile is refused, or it reads back as it was written and a plan can be made from it, whatever its figures.

@@ -11,11 +11,9 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "common/base/byte_size.h"
 #include "common/base/log.h"
 #include "common/base/status_macros.h"
-#include "common/model/layer_drop.h"
 #include "common/model/rotary.h"
 #include "common/numeric/bf16.h"
 #include "common/numeric/fp16.h"
@@ -23,12 +21,14 @@
 #include "gpu_worker/plan/group_parts.h"
 #include "gpu_worker/plan/schedule.h"
 #include "gpu_worker/relay/arena_map.h"
+#include "gpu_worker/relay/assignment_check.h"
+#include "gpu_worker/relay/compute_waits.h"
 #include "gpu_worker/relay/gradient_pusher.h"
 #include "gpu_worker/relay/layer_runner.h"
-#include "gpu_worker/relay/overlap.h"
 #include "gpu_worker/relay/pass_memory.h"
 #include "gpu_worker/relay/pass_trace.h"
 #include "gpu_worker/relay/pull_clock.h"
+#include "gpu_worker/relay/stage_tokens.h"
 #include "gpu_worker/relay/step_label.h"
 #include "gpu_worker/relay/weight_puller.h"
 
@@ -46,12 +46,6 @@ struct Pass {
   Group* group = nullptr;                // null: alone; else context.group says who does what
 };
 
-std::string ToText(const std::vector<LayerId>& layers) {
-  return absl::StrCat(
-      "{", absl::StrJoin(layers, ", ", [](std::string* out, LayerId layer) { absl::StrAppend(out, layer.value()); }),
-      "}");
-}
-
 template <typename T>
 absl::Span<std::byte> AsBytes(absl::Span<T> values) {
   return absl::MakeSpan(reinterpret_cast<std::byte*>(values.data()), values.size() * sizeof(T));
@@ -66,7 +60,6 @@ class RelayExecutorImpl : public RelayExecutor {
         plan_(options_.plan),
         device_(*options_.device),
         transport_(*options_.transport),
-        drop_(model_, run_.layer_drop),
         arena_(std::move(arena)),
         shape_(shape),
         memory_(std::move(memory)),
@@ -85,7 +78,6 @@ class RelayExecutorImpl : public RelayExecutor {
   absl::StatusOr<std::vector<float>> NextTokenLogits(Version version, absl::Span<const int32_t> tokens) override;
 
  private:
-  absl::Status Check(const Assignment& assignment) const;
   // Null: this step goes alone.
   absl::StatusOr<std::unique_ptr<GroupParts>> PartsOf(const Assignment& assignment);
   absl::Status RunPass(const Assignment& assignment, absl::Span<const VnodeBatch> batches, Group* group,
@@ -105,7 +97,6 @@ class RelayExecutorImpl : public RelayExecutor {
   absl::Span<std::byte> HostBoundary(const RelayStep& step, const Pass& pass) const {
     return memory_.Boundary(step.host, pass.context.shape);
   }
-  void StageTokens(const Pass& pass) const;
   // The device's statistics of the last pass, whose labels are still there; the waits for versions, and for room, apart
   // from those for pulls, and for the out-stream.
   std::array<double, kNumWaitCauses> TakeWaits();
@@ -117,7 +108,6 @@ class RelayExecutorImpl : public RelayExecutor {
   const RelayPlan& plan_;
   Device& device_;
   Transport& transport_;
-  const LayerDrop drop_;
   const ArenaMap arena_;
   const LayerShape shape_;
   const PassMemory memory_;
@@ -137,56 +127,6 @@ class RelayExecutorImpl : public RelayExecutor {
   absl::Status group_not_used_;  // why, the last time: it is told once
 };
 
-absl::Status RelayExecutorImpl::Check(const Assignment& assignment) const {
-  const size_t want = static_cast<size_t>(run_.batch.sequences_per_vnode() * model_.config.context);
-  if (assignment.counted_tokens < 0) {
-    return absl::InvalidArgumentError(absl::StrCat("counted tokens ", assignment.counted_tokens, ", must be >= 0"));
-  }
-  // Both know it from the run: who sees it otherwise is another program, and would train another model.
-  const std::vector<LayerId> dropped =
-      assignment.evaluation_round.has_value() ? std::vector<LayerId>() : drop_.DroppedIn(assignment.step);
-  if (assignment.dropped != dropped) {
-    return absl::InvalidArgumentError(absl::StrCat("dropped layers: the daemon says ", ToText(assignment.dropped),
-                                                   ", depth.drop of the run gives ", ToText(dropped),
-                                                   "; use worker and daemon of one version"));
-  }
-  const size_t want_labels = static_cast<size_t>(run_.batch.sequences_per_vnode() * model_.config.labels_per_sample());
-  int last = -1;
-  for (const VnodeBatch& batch : assignment.vnodes) {
-    if (batch.vnode <= last || batch.vnode >= run_.batch.virtual_nodes) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("vnode ", batch.vnode, " after ", last, ": must rise, below ", run_.batch.virtual_nodes));
-    }
-    last = batch.vnode;
-    if (batch.tokens.size() != want || batch.labels.size() != want_labels) {
-      return absl::InvalidArgumentError(absl::StrCat("vnode ", batch.vnode, " has ", batch.tokens.size(),
-                                                     " tokens and ", batch.labels.size(), " labels, want ", want,
-                                                     " and ", want_labels));
-    }
-    if (!batch.types.empty() && (!shape_.has_types || batch.types.size() != want)) {
-      return absl::InvalidArgumentError(absl::StrCat("vnode ", batch.vnode, " has ", batch.types.size(),
-                                                     " types of tokens, want ", shape_.has_types ? want : 0));
-    }
-    if (batch.document_first.size() != (shape_.has_documents ? want : 0)) {
-      return absl::InvalidArgumentError(absl::StrCat("vnode ", batch.vnode, " has ", batch.document_first.size(),
-                                                     " tokens with documents, want ", shape_.has_documents ? want : 0));
-    }
-    EPS_RETURN_IF_ERROR_WITH(DocumentEnds(batch.document_first, model_.config.context).status(),
-                             absl::StrCat("vnode ", batch.vnode));
-    for (size_t i = 0; i < want; ++i) {
-      if (!batch.types.empty() && (batch.types[i] < 0 || batch.types[i] >= model_.config.num_types)) {
-        return absl::InvalidArgumentError(absl::StrCat("vnode ", batch.vnode, ", token ", i, ": type ", batch.types[i],
-                                                       ", the model has ", model_.config.num_types));
-      }
-      if (batch.tokens[i] < 0 || batch.tokens[i] >= model_.config.vocab) {
-        return absl::InvalidArgumentError(absl::StrCat("vnode ", batch.vnode, ", token ", i, ": id ", batch.tokens[i],
-                                                       ", the vocabulary has ", model_.config.vocab));
-      }
-    }
-  }
-  return absl::OkStatus();
-}
-
 absl::StatusOr<std::unique_ptr<GroupParts>> RelayExecutorImpl::PartsOf(const Assignment& assignment) {
   if (!assignment.group.has_value()) return nullptr;
   absl::StatusOr<GroupParts> parts =
@@ -201,7 +141,7 @@ absl::StatusOr<std::unique_ptr<GroupParts>> RelayExecutorImpl::PartsOf(const Ass
 
 absl::StatusOr<PassResult> RelayExecutorImpl::Run(const Assignment& assignment, Group* group) {
   const std::string step = absl::StrCat("step ", assignment.step.value());
-  EPS_RETURN_IF_ERROR_WITH(Check(assignment), step);
+  EPS_RETURN_IF_ERROR_WITH(CheckAssignment(assignment, model_, run_, shape_), step);
   EPS_CHECK(!assignment.evaluation_round.has_value() || !assignment.group.has_value());
   PassResult result;
   const Clock::time_point start = Clock::now();
@@ -358,7 +298,7 @@ absl::Status RelayExecutorImpl::Execute(Pass& pass) {
     if (steps[i].signals) events_[i]->Reset();
   }
   pull_clock_.Start();
-  StageTokens(pass);
+  StageTokens(steps, pass.batches, pass.context.shape, run_.batch.micro_batches, memory_);
   for (const RelayStep& step : steps) pass.labels.emplace_back(&model_, pass.context.step, &step);
   for (size_t i = 0; i < steps.size(); ++i) Enqueue(i, pass);
   device_.stream(StreamId::kCompute).HostCall([this] {
@@ -457,31 +397,6 @@ void RelayExecutorImpl::EnqueueWitness(const RelayStep& step, const Pass& pass) 
   });
 }
 
-// Where the device copies them from; the assignment's own memory is the caller's.
-void RelayExecutorImpl::StageTokens(const Pass& pass) const {
-  const LayerShape& shape = pass.context.shape;
-  const auto row_bytes = static_cast<size_t>(shape.M()) * sizeof(int32_t);
-  for (const RelayStep& step : *pass.steps) {
-    if (step.kind != RelayStep::Kind::kLoadTokens) continue;
-    const VnodeBatch& batch = pass.batches[static_cast<size_t>(step.vnode)];
-    const auto first = static_cast<size_t>(step.micro_batch * shape.M());
-    std::byte* tokens = memory_.Tokens(Item(step), shape).data();
-    std::memcpy(tokens, batch.tokens.data() + first, row_bytes);
-    std::memcpy(tokens + shape.labels_offset_bytes(), batch.labels.data() + step.micro_batch * shape.num_labels(),
-                static_cast<size_t>(shape.num_labels()) * sizeof(int32_t));
-    if (shape.has_types && batch.types.empty()) std::memset(tokens + shape.types_offset_bytes(), 0, row_bytes);
-    if (!batch.types.empty()) {
-      std::memcpy(tokens + shape.types_offset_bytes(), batch.types.data() + first, row_bytes);
-    }
-    if (!shape.has_documents) continue;
-    const absl::Span<const int32_t> documents =
-        absl::MakeConstSpan(batch.document_first).subspan(first, static_cast<size_t>(shape.M()));
-    std::memcpy(tokens + shape.document_first_offset_bytes(), documents.data(), row_bytes);
-    const std::vector<int32_t> ends = DocumentEnds(documents, shape.T).value();  // Check has looked at them
-    std::memcpy(tokens + shape.document_end_offset_bytes(), ends.data(), row_bytes);
-  }
-}
-
 void RelayExecutorImpl::EnqueueLoadTokens(const RelayStep& step, const Pass& pass) {
   const LayerShape& shape = pass.context.shape;
   absl::Span<const std::byte> tokens = memory_.Tokens(Item(step), shape);
@@ -504,30 +419,13 @@ absl::Status FillRotaryTable(const ModelConfig& model, std::byte* to, Device& de
 std::array<double, kNumWaitCauses> RelayExecutorImpl::TakeWaits() {
   std::array<StreamStats, kNumStreams> stats;
   for (const StreamId id : kStreams) stats[static_cast<size_t>(id)] = device_.stream(id).TakeStats();
-  const StreamStats& compute = stats[static_cast<size_t>(StreamId::kCompute)];
   if (trace_.has_value()) {
     for (const StreamId id : kStreams) trace_->AddSpans(id, stats[static_cast<size_t>(id)].spans);
     trace_->AddWaits(StreamId::kIn, WaitCause::kVersion, pull_clock_.version_waits());
     trace_->AddWaits(StreamId::kOut, WaitCause::kRoom, room_waits_);
   }
-  std::array<double, kNumWaitCauses> waits = compute.wait_seconds;
-  const auto tell_apart = [&waits](WaitCause whole, WaitCause part, double seconds) {
-    double& of_whole = waits[static_cast<size_t>(whole)];
-    seconds = std::min(of_whole, seconds);
-    of_whole -= seconds;
-    waits[static_cast<size_t>(part)] += seconds;
-  };
-  const auto waited = [&compute](WaitCause cause) {
-    return absl::MakeConstSpan(compute.waits[static_cast<size_t>(cause)]);
-  };
-  tell_apart(WaitCause::kPull, WaitCause::kVersion, pull_clock_.VersionWaitSeconds(waited(WaitCause::kPull)));
-  // Activations that leave, or come, behind a gradient that waits for room wait for it too.
-  for (const WaitCause cause : {WaitCause::kPush, WaitCause::kStash}) {
-    tell_apart(cause, WaitCause::kRoom, OverlapSeconds(room_waits_, waited(cause)));
-  }
-  // And the gradients that leave last, when all is computed.
-  waits[static_cast<size_t>(WaitCause::kRoom)] += OverlapSeconds(room_waits_, {{computed_at_, Clock::now()}});
-  return waits;
+  return ComputeWaits(stats[static_cast<size_t>(StreamId::kCompute)], pull_clock_, room_waits_,
+                      {computed_at_, Clock::now()});
 }
 
 }  // namespace

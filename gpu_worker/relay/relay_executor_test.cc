@@ -451,7 +451,7 @@ TEST_F(RelayExecutorTest, AnAssignmentThatDoesNotFitTheRunIsRefused) {
   Worker worker(model_, run_, {}, *store);
   Assignment bad = all_;
   bad.vnodes[1].tokens[5] = 37;
-  EXPECT_THAT(worker.executor->Run(bad), StatusIs(absl::StatusCode::kInvalidArgument, "vnode 1, token 5: id 37"));
+  EXPECT_THAT(worker.executor->Run(bad), StatusIs(absl::StatusCode::kInvalidArgument, "vnode 1: token 5: id 37"));
   bad = all_;
   bad.vnodes[1].labels.pop_back();
   EXPECT_THAT(worker.executor->Run(bad), StatusIs(absl::StatusCode::kInvalidArgument, "51 labels, want 52"));
