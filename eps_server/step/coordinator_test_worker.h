@@ -49,10 +49,11 @@ class FakeWorker {
  public:
   // What it does from its first message on.
   struct Manners {
-    bool holds_records = false;      // sends contributions, but no record until ReleaseRecords
-    bool holds_evaluations = false;  // sends no record of an evaluation's vnodes until ReleaseEvaluations
-    bool breaks_loss = false;        // sends records whose loss is no number
-    bool hangs = false;              // sends nothing, until Kill
+    bool holds_records = false;        // sends contributions, but no record until ReleaseRecords
+    bool withholds_gradients = false;  // offers contributions, and sends records, but nothing that is admitted
+    bool holds_evaluations = false;    // sends no record of an evaluation's vnodes until ReleaseEvaluations
+    bool breaks_loss = false;          // sends records whose loss is no number
+    bool hangs = false;                // sends nothing, until Kill
   };
   FakeWorker(TestRun& run, Manners manners) : FakeWorker(run, kNever, 0, nullptr, manners) {}
   // Dies, without a word, before it sends its `dies_at`th message (chunks and records).
@@ -81,7 +82,12 @@ class FakeWorker {
 
  private:
   FakeWorker(TestRun& run, int dies_at, int64_t vnode_seconds, FakeClock* clock, Manners manners)
-      : run_(run), hangs_(manners.hangs), vnode_seconds_(vnode_seconds), clock_(clock), messages_left_(dies_at) {
+      : run_(run),
+        hangs_(manners.hangs),
+        withholds_gradients_(manners.withholds_gradients),
+        vnode_seconds_(vnode_seconds),
+        clock_(clock),
+        messages_left_(dies_at) {
     broken_loss_ = manners.breaks_loss;
     holds_records_ = manners.holds_records;
     holds_evaluations_ = manners.holds_evaluations;
@@ -156,6 +162,7 @@ class FakeWorker {
       answers_->closed = true;
       got.swap(answers_->got);
     }
+    for (const ContributionKey& key : withheld_) run_.coordinator->aggregator().Abandon(key);
     for (auto& [key, verdict] : got) {
       if (verdict.ok() && *verdict == Verdict::kAdmitted) run_.coordinator->aggregator().Abandon(key);
     }
@@ -280,6 +287,10 @@ class FakeWorker {
       }
       may_wait = false;
       if (!next.second.ok()) return false;  // the run is over
+      if (withholds_gradients_) {
+        withheld_.push_back(next.first);
+        continue;
+      }
       if (*next.second == Verdict::kAdmitted && !Send(next.first)) return false;
     }
   }
@@ -402,11 +413,13 @@ class FakeWorker {
   std::atomic<bool> holds_evaluations_ = false;
   std::atomic<bool> is_evaluating_ = false;
   const bool hangs_;
+  const bool withholds_gradients_;
   const int64_t vnode_seconds_;
   FakeClock* const clock_;  // null: each pass says that it took a second
   Mutex counts_mu_;
   std::vector<size_t> vnode_counts_ ABSL_GUARDED_BY(counts_mu_);
   int messages_left_;
+  std::vector<ContributionKey> withheld_;                       // that were admitted; of thread_
   std::map<int64_t, float> loss_scales_;                        // by step; of thread_
   std::map<std::pair<StepId, int>, std::set<int32_t>> tokens_;  // by step and vnode; of thread_
   std::thread thread_;

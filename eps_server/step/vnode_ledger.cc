@@ -40,6 +40,8 @@ Assignment VnodeLedger::Assign(WorkerId worker, absl::Span<const int> vnodes, st
     Entry& entry = vnodes_[vnode];
     EPS_CHECK(!entry.holder.has_value());
     entry.holder = worker;
+    if (entry.record.has_value()) --records_in_;
+    entry.record.reset();
     entry.group = assignment.group.has_value() ? assignment.group->group : 0;
     assignment.vnodes.push_back(entry.batch);
   }
@@ -137,7 +139,7 @@ absl::Status VnodeLedger::AddRecords(WorkerId worker, absl::Span<const VnodeReco
   for (const VnodeRecord& record : records) EPS_RETURN_IF_ERROR(Check(worker, record));
   for (const VnodeRecord& record : records) {
     Entry& entry = vnodes_[record.vnode];
-    if (entry.record.has_value()) continue;
+    if (entry.record.has_value() || entry.holder.value_or(worker) != worker) continue;
     entry.record = record;
     entry.record->finite = record.finite && std::isfinite(record.loss_sum);
     ++records_in_;

@@ -36,7 +36,8 @@ class VnodeLedger {
   std::vector<int> Unassigned() const;
   // Nobody has held any yet: every vnode is to be given out, and groups may carry them.
   bool IsFresh() const { return is_fresh_; }
-  // Gives `vnodes` (unassigned ones) to `worker`, or to it as a member of `group`; returns what to send.
+  // Gives `vnodes` (unassigned ones) to `worker`, or to it as a member of `group`; returns what to send. A record that is
+  // there, of somebody whose gradients are not, is forgotten: until `worker` gives its own it reads the step's weights.
   Assignment Assign(WorkerId worker, absl::Span<const int> vnodes, std::optional<GroupVnodes> group = std::nullopt);
   // `worker` is gone: those of its vnodes without a record, or with contributions missing (by
   // vnode; empty: none are), are unassigned again. Returns how many.
@@ -51,7 +52,7 @@ class VnodeLedger {
   bool IsRunning(WorkerId worker) const;
 
   // Counts each record once. All are checked before the first is counted. A member of a group that is over meanwhile
-  // may still say what it has computed: it is what anybody else will say.
+  // may still say what it has computed: it is what anybody else will say, and counts until somebody is given the vnode.
   // Errors: INVALID_ARGUMENT naming the field: no such vnode, one that is not `worker`'s, other
   // counted_tokens, more correct ones than those
   absl::Status AddRecords(WorkerId worker, absl::Span<const VnodeRecord> records);

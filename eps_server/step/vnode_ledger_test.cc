@@ -68,8 +68,15 @@ TEST(VnodeLedgerTest, HandsOutAndTakesBackOnlyWhatIsNotDone) {
   EXPECT_OK(ledger.AddRecords(kA, {Record(0, 1), Record(1, 1)}));
   EXPECT_EQ(ledger.Lose(kA, {false, true, false, true}), 2);
   EXPECT_THAT(ledger.Unassigned(), ElementsAre(1, 2));
+  EXPECT_OK(ledger.AddRecords(kB, {Record(3, 1)}));
   ledger.Assign(kB, {1, 2});
   EXPECT_THAT(ledger.VnodesOf(kB), ElementsAre(1, 2, 3));
+  // Whose record of vnode 1 is to come again: it has not read the step's weights to the end.
+  EXPECT_TRUE(ledger.IsRunning(kB));
+  EXPECT_OK(ledger.AddRecords(kB, {Record(2, 1)}));
+  EXPECT_FALSE(ledger.AllRecordsIn());
+  EXPECT_OK(ledger.AddRecords(kB, {Record(1, 1)}));
+  EXPECT_TRUE(ledger.AllRecordsIn());
 }
 
 // What a member computed lies in parts with all of them: one that is lost takes some of everybody's along.
@@ -90,9 +97,24 @@ TEST(VnodeLedgerTest, AGroupThatIsOverLosesTheVnodesOfAllItsMembers) {
   EXPECT_TRUE(ledger.TakesPart(kB));
   EXPECT_TRUE(ledger.TakesPart(kC));
   EXPECT_FALSE(ledger.TakesPart(kD));
+  EXPECT_OK(ledger.AddRecords(kC, {Record(3, 1)}));
   ledger.Assign(kA, {0, 2});
   EXPECT_OK(ledger.AddRecords(kB, {Record(2, 1)})) << "it had computed it before it learned of the end";
+  EXPECT_OK(ledger.AddRecords(kA, {Record(0, 1)}));
+  EXPECT_FALSE(ledger.AllRecordsIn()) << "it is computed again";
+  EXPECT_OK(ledger.AddRecords(kA, {Record(2, 1)}));
+  EXPECT_TRUE(ledger.AllRecordsIn());
   EXPECT_THAT(ledger.AddRecords(kB, {Record(1, 1)}), StatusIs(absl::StatusCode::kInvalidArgument));
+}
+
+TEST(VnodeLedgerTest, WhatAGroupsMemberHadComputedCountsUntilSomebodyIsGivenIt) {
+  VnodeLedger ledger = FourVnodes();
+  ledger.Assign(kA, {0, 1, 2, 3}, GroupVnodes{.group = 9, .rank = 0, .vnodes = {{0, 1, 2, 3}}});
+  EXPECT_EQ(ledger.LoseGroup(9, {true, true, true, true}), 4);
+  EXPECT_OK(ledger.AddRecords(kA, {Record(0, 1), Record(1, 1), Record(2, 1), Record(3, 1)}));
+  EXPECT_TRUE(ledger.AllRecordsIn());
+  ledger.Assign(kB, {3});
+  EXPECT_FALSE(ledger.AllRecordsIn());
 }
 
 TEST(VnodeLedgerTest, SaysWhoHasNotFinishedWhat) {
