@@ -51,6 +51,8 @@ absl::StatusOr<RpcServerOptions> OpenDoors(const ListenAddress& listen, const Da
   RpcServerOptions rpc;
   EPS_ASSIGN_OR_RETURN(rpc.credentials, NewServerCredentials(options.doors, absl::Now()));
   EPS_ASSIGN_OR_RETURN(rpc.limits.max_connections, AllowConnections(options));
+  // Who hangs is lost when its lease is over, and not before.
+  rpc.limits.keepalive_answer = std::max(rpc.limits.keepalive_answer, options.lease);
   LogInfo("doors", {{"tls", options.doors.tls() ? "yes" : "no"},
                     {"client_certificates", options.doors.client_ca_file.empty() ? "no" : "yes"},
                     {"token", options.doors.token_file.empty() ? "no" : "yes"},

@@ -6,6 +6,7 @@
 
 #include <cstdio>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -28,11 +29,15 @@
 #include "common/grpc/grpc_log.h"
 #include "common/grpc/thread_needs.h"
 #include "common/spec/run_config.h"
+#include "eps_server/bounded_end.h"
 #include "eps_server/daemon.h"
 #include "eps_server/interrupts.h"
 
 namespace eps::server {
 namespace {
+
+// That a run which has failed has for what it leaves: freeing memory, and the writing of a checkpoint that is given up.
+constexpr absl::Duration kEndTime = absl::Seconds(5);
 
 // What was typed, before it is checked. Every flag and its default stands here and in AddFlags, nowhere else.
 struct Flags {
@@ -175,6 +180,7 @@ int Fail(const absl::Status& status, int exit_code) {
 int RunDaemon(const DaemonOptions& options, std::unique_ptr<SignalWatcher> early_signals) {
   LongWork work;
   Interrupts interrupts(&work);
+  std::optional<BoundedEnd> bounded_end;  // outlives the daemon
   const std::unique_ptr<SignalWatcher> signals = std::move(early_signals);  // ends before what it calls
   signals->Watch([&](int number) { interrupts.OnSignal(number); });
   auto daemon = Daemon::Create(options, work);
@@ -195,11 +201,15 @@ int RunDaemon(const DaemonOptions& options, std::unique_ptr<SignalWatcher> early
   const absl::Status ended = (*daemon)->Wait();
   const int number = interrupts.OnRunOver();
   int exit_code = (*daemon)->stopped_early() && number != 0 ? kExitSignal + number : kExitDone;
-  if (!ended.ok()) exit_code = Fail(ended, RunExitCode(ended));
+  if (!ended.ok()) {
+    exit_code = Fail(ended, RunExitCode(ended));
+    bounded_end.emplace(exit_code, kEndTime);
+  }
   // Who starts it again after a lost step is not kept waiting.
   if (options.linger > absl::ZeroDuration() && number == 0 && exit_code != kExitStepLost) {
     const std::unique_ptr<DaemonPage> page = (*daemon)->TakePage(ended);
     daemon->reset();  // its memory, its ports and the lock of its folder
+    bounded_end.reset();
     LogInfo("page_lingers", {{"metrics", page->address()}, {"seconds", absl::ToDoubleSeconds(options.linger)}});
     interrupts.Linger(options.linger);
   }

@@ -165,7 +165,8 @@ class EventStream final : public QueuedStream<proto::WorkerEvent, proto::DaemonE
   void OnDone() override {
     if (worker_ != WorkerId()) {
       const bool left_unasked = end().ok() && !told_to_leave_;
-      host_.Disconnect(worker_, left_unasked ? absl::UnavailableError("the worker has left") : end());
+      const absl::Status why = is_broken() ? Broken() : absl::UnavailableError("the worker has left");
+      host_.Disconnect(worker_, left_unasked ? why : end());
     }
     self_.reset();
   }

@@ -1,6 +1,7 @@
 #ifndef EPS_SERVER_SERVICE_QUEUED_STREAM_H_
 #define EPS_SERVER_SERVICE_QUEUED_STREAM_H_
 
+#include <atomic>
 #include <cstddef>
 #include <deque>
 #include <utility>
@@ -60,6 +61,8 @@ class QueuedStream : public grpc::ServerBidiReactor<Incoming, Outgoing> {
   }
   // Why the stream ended; for OnDone.
   const absl::Status& end() const { return end_; }
+  // Whether the peer was cut off, rather than that it closed its side; for OnDone.
+  bool is_broken() const { return is_broken_; }
 
   // A message; an error ends the stream. Consumes `message`.
   virtual absl::Status Handle(Incoming& message) = 0;
@@ -104,7 +107,10 @@ class QueuedStream : public grpc::ServerBidiReactor<Incoming, Outgoing> {
     WriteNext();
   }
 
-  void OnCancel() final { End(Broken()); }
+  void OnCancel() final {
+    is_broken_ = true;
+    End(Broken());
+  }
 
   // Used by gRPC between a Start and its reaction.
   Incoming incoming_;
@@ -115,7 +121,8 @@ class QueuedStream : public grpc::ServerBidiReactor<Incoming, Outgoing> {
   bool reading_paused_ ABSL_GUARDED_BY(mu_) = false;  // until the peer has read some of the queue
   bool writing_ ABSL_GUARDED_BY(mu_) = false;
   bool ended_ ABSL_GUARDED_BY(mu_) = false;
-  absl::Status end_;  // written once, before ended_ is seen by whoever finishes
+  absl::Status end_;                     // written once, before ended_ is seen by whoever finishes
+  std::atomic<bool> is_broken_ = false;  // atomic, because gRPC says it beside a read that ends
 };
 
 }  // namespace eps::server

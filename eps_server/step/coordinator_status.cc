@@ -54,7 +54,8 @@ void CoordinatorImpl::FillStatus(RunStatus& status) const {
   status.failure = std::string(failure_.message());
   const absl::Duration now = clock_();
   status.counts = counts_;
-  progress_.Fill(status, end_, now);
+  const bool is_late = IsWatched() && watch_.IsLate(now);
+  progress_.Fill(status, end_, now, is_late ? watch_.Waited(now) : absl::ZeroDuration());
   if (status.phase == RunPhase::kWaitingForWorkers) {  // what the steps before took tells nothing of now
     status.tokens_per_second = 0;
     status.model_flops_per_second = 0;
@@ -71,9 +72,7 @@ void CoordinatorImpl::FillStatus(RunStatus& status) const {
     status.step_seconds =
         absl::ToDoubleSeconds(now - (closing_.has_value() ? closing_->step.opened_at : open_->opened_at));
   }
-  if (IsWatched() && watch_.IsLate(now)) {
-    status.step_wait = FindStepWait(now);
-  }
+  if (is_late) status.step_wait = FindStepWait(now);
   status.counts.pass_seconds = all_passes_.seconds;
   status.counts.wait_seconds = all_passes_.wait_seconds;
   status.workers = members_.List(now);

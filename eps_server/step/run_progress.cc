@@ -67,7 +67,7 @@ void RunProgress::Commit(const StepReport& report, absl::Duration now) {
   last_ = report;
 }
 
-void RunProgress::Fill(RunStatus& status, int64_t end, absl::Duration now) const {
+void RunProgress::Fill(RunStatus& status, int64_t end, absl::Duration now, absl::Duration waited) const {
   status.step = state_.version.value();
   status.first_loss = FirstLoss(state_);
   status.last_loss = LastLoss(state_);
@@ -81,9 +81,12 @@ void RunProgress::Fill(RunStatus& status, int64_t end, absl::Duration now) const
     model_flops += step.model_flops;
   }
   if (seconds > 0) {
+    const bool is_late = waited > absl::ZeroDuration();
+    seconds += absl::ToDoubleSeconds(waited);
     status.tokens_per_second = tokens / seconds;
     status.model_flops_per_second = model_flops / seconds;
-    status.eta_seconds = static_cast<double>(end - status.step) * seconds / static_cast<double>(recent_.size());
+    const auto steps = static_cast<double>(recent_.size() + (is_late ? 1 : 0));
+    status.eta_seconds = static_cast<double>(end - status.step) * seconds / steps;
   }
   status.seconds = seconds_;
   status.tokens = state_.tokens;

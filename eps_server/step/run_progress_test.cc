@@ -63,6 +63,12 @@ TEST(RunProgressTest, GoesOnFromWhatACheckpointTold) {
   EXPECT_EQ(status.counts.model_flops, 12e9);
   EXPECT_DOUBLE_EQ(status.eta_seconds, 6 * 3);
   EXPECT_EQ(progress.last_commit(), absl::Seconds(16));
+
+  // A step that takes longer than steps do counts as it is so far.
+  progress.Fill(status, 10, absl::Seconds(50), /*waited=*/absl::Seconds(34));
+  EXPECT_DOUBLE_EQ(status.tokens_per_second, 200.0 / 40);
+  EXPECT_DOUBLE_EQ(status.model_flops_per_second, 0.3e9);
+  EXPECT_DOUBLE_EQ(status.eta_seconds, 6 * 40 / 3.0);
 }
 
 TEST(RunProgressTest, AStepThatCountsNothingHasNoLossAndOneThatWentWrongHasOneThatIsNotFinite) {

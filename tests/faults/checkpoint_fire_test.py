@@ -17,8 +17,8 @@ import time
 import zlib
 from pathlib import Path
 
-from eps_run import (EPS, TIME_SCALE, SystemTest, alone, children, latest_checkpoint, model_hash, run, start_train,
-                     summary, train, train_command, wait_for_steps)
+from eps_run import (BIN, EPS, TIME_SCALE, ByHandTest, SystemTest, alone, children, endpoints, latest_checkpoint,
+                     model_hash, run, start_train, summary, train, train_command, wait_for_steps)
 
 STATE_MB = int(os.environ.get("EPS_FAULT_STATE_MB", "100"))
 KILLS = int(os.environ.get("EPS_FAULT_KILLS", "20"))
@@ -41,6 +41,46 @@ def verify(folder):
         assert hashlib.sha256(content).hexdigest() == wanted["sha256"], f"{folder}: {name}"
         crcs = "".join(f"{zlib.crc32(content[i:i + PART_BYTES]):08x}" for i in range(0, len(content), PART_BYTES))
         assert crcs == wanted["crc32_per_mib"], f"{folder}: {name}"
+
+
+def io_error_library(test):
+    """io_error.c, built for this test."""
+    compiler = shutil.which("gcc") or shutil.which("cc")
+    if compiler is None:
+        test.skipTest("no C compiler here")
+    library = test.work.path / "io_error.so"
+    built = run([compiler, "-O1", "-shared", "-fPIC", "-o", str(library), str(Path(__file__).parent / "io_error.c"), "-ldl"])
+    test.assertEqual(built.returncode, 0, built.stderr)
+    return library
+
+
+class HangingDiskTest(ByHandTest):
+    def test_a_failed_run_ends_though_its_disk_hangs_in_a_checkpoint(self):
+        spec, out = self.work.spec({**LONG, "steps": 100000}), self.work.out("run")
+        trigger, hangs = self.work.path / "trigger", self.work.path / "trigger.hangs"
+        daemon = self.start("/usr/bin/env", f"LD_PRELOAD={io_error_library(self)}", f"EPS_IO_ERROR={trigger}",
+                            BIN / "eps_server", "--run", spec, "--out", out)
+        self.start_worker(endpoints(daemon, out, log=self.logs[daemon])["grpc"])
+
+        def wait_for(what):
+            deadline = time.monotonic() + 60 * TIME_SCALE
+            while not what():
+                self.assertIsNone(daemon.poll(), self.log(daemon))
+                self.assertLess(time.monotonic(), deadline, "waited in vain")
+                time.sleep(0.02)
+
+        wait_for((out / "checkpoints" / "latest").exists)
+        before = latest_checkpoint(out)
+        trigger.write_text("hang")
+        wait_for(hangs.exists)
+        daemon.send_signal(signal.SIGTERM)
+        time.sleep(1.2)  # within a second it is the same signal
+        daemon.send_signal(signal.SIGTERM)
+        self.assertEqual(daemon.wait(timeout=60 * TIME_SCALE), 1)
+        self.assertIn("second signal", self.log(daemon))
+        self.assertIn("ended_with_work_under_way", self.log(daemon))
+        verify(latest_checkpoint(out))
+        self.assertGreaterEqual(latest_checkpoint(out).name, before.name)
 
 
 @alone
@@ -179,13 +219,7 @@ class FireTest(SystemTest):
         self.finished_like_a_quiet_run()
 
     def test_a_disk_with_input_output_errors_costs_checkpoints_and_nothing_else(self):
-        compiler = shutil.which("gcc") or shutil.which("cc")
-        if compiler is None:
-            self.skipTest("no C compiler here")
-        library = self.work.path / "io_error.so"
-        built = run([compiler, "-O1", "-shared", "-fPIC", "-o", str(library),
-                     str(Path(__file__).parent / "io_error.c"), "-ldl"])
-        self.assertEqual(built.returncode, 0, built.stderr)
+        library = io_error_library(self)
         trigger = self.work.path / "trigger"
         for call in ("pwrite", "fsync", "rename"):
             with self.subTest(call=call):

@@ -1,5 +1,6 @@
 // Preloaded into a program under test: while the file that EPS_IO_ERROR names is there, the calls whose names stand in it
-// fail with EIO on a checkpoint that is being written. A disk that breaks, without breaking one.
+// fail with EIO on a checkpoint that is being written. A disk that breaks, without breaking one. Where "hang" stands in it
+// fsync does not come back; EPS_IO_ERROR with .hangs behind it is made first.
 
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -44,7 +45,16 @@ ssize_t pwrite(int fd, const void* bytes, size_t num_bytes, off_t offset) {
   return -1;
 }
 
+static void HangsAsLongAsItSays(int fd) {
+  char path[4096];
+  if (!DescriptorFails("hang", fd)) return;
+  snprintf(path, sizeof(path), "%s.hangs", getenv("EPS_IO_ERROR"));
+  close(open(path, O_CREAT | O_WRONLY | O_CLOEXEC, 0600));
+  while (DescriptorFails("hang", fd)) usleep(20000);
+}
+
 int fsync(int fd) {
+  HangsAsLongAsItSays(fd);
   if (!DescriptorFails("fsync", fd)) return NEXT("fsync", Fsync)(fd);
   errno = EIO;
   return -1;
