@@ -74,6 +74,10 @@ std::string SummaryOfNotes(const EncodeNotes& notes) {
   if (notes.replaced_surrogates > 0) {
     absl::StrAppend(&text, notes.replaced_surrogates, " halves of surrogate pairs became U+FFFD\n");
   }
+  if (notes.replaced_bytes > 0) {
+    absl::StrAppend(&text, notes.replaced_bytes, " bytes that are not UTF-8 became U+FFFD, the first at ",
+                    Printable(notes.first_replaced), "; ", kToUtf8, "\n");
+  }
   if (notes.skipped_lines > 0) {
     absl::StrAppend(&text, "skipped: ", notes.skipped_lines, " bad lines, of which the first are\n");
     for (const std::string& reason : notes.skip_reasons) absl::StrAppend(&text, "    ", Printable(reason), "\n");

@@ -34,21 +34,26 @@ TEST(TokenViewTest, ASummaryTellsWhatWasLeftOut) {
       .seconds = 2,
       .notes = {.specials_as_text = 5,
                 .replaced_surrogates = 6,
+                .replaced_bytes = 8,
+                .first_replaced = "\"a.txt\": byte offset 3",
                 .skipped_lines = 7,
                 .skip_reasons = {"\"a.jsonl\": line 2"}},
       .chat_template = "chatml",
       .chat_template_reason = "as told",
       .num_classes = 2,
       .class_names = {"no", "y\x1b"}};
-  EXPECT_EQ(TokenizeSummary(report, "a.bin"),
-            "a.bin: 2 documents, 10 tokens of 2 bytes, 4 of them counted; the longest document has 7\n"
-            "1.0 MiB in 2.000 s, 0.5 MB/s\n"
-            "template: chatml, as told\n"
-            "classes: 2: 0 no, 1 y?\n"
-            "left out: 1 empty documents, 0 without a token that is counted\n"
-            "5 special tokens spelled in text were read as text; --special-tokens as-tokens makes them tokens\n"
-            "6 halves of surrogate pairs became U+FFFD\n"
-            "skipped: 7 bad lines, of which the first are\n    \"a.jsonl\": line 2\n");
+  EXPECT_EQ(
+      TokenizeSummary(report, "a.bin"),
+      "a.bin: 2 documents, 10 tokens of 2 bytes, 4 of them counted; the longest document has 7\n"
+      "1.0 MiB in 2.000 s, 0.5 MB/s\n"
+      "template: chatml, as told\n"
+      "classes: 2: 0 no, 1 y?\n"
+      "left out: 1 empty documents, 0 without a token that is counted\n"
+      "5 special tokens spelled in text were read as text; --special-tokens as-tokens makes them tokens\n"
+      "6 halves of surrogate pairs became U+FFFD\n"
+      "8 bytes that are not UTF-8 became U+FFFD, the first at \"a.txt\": byte offset 3; of text in Latin-1, `iconv -f "
+      "ISO-8859-1 -t UTF-8` makes UTF-8\n"
+      "skipped: 7 bad lines, of which the first are\n    \"a.jsonl\": line 2\n");
 }
 
 class ShowTest : public ::testing::Test {

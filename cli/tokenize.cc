@@ -26,6 +26,7 @@
 #include "common/base/status_macros.h"
 #include "common/base/thread.h"
 #include "common/corpus/chat_template_names.h"
+#include "common/corpus/data_form.h"
 #include "common/corpus/tokenize_corpus.h"
 #include "common/formats/document_index.h"
 #include "common/formats/document_index_writer.h"
@@ -39,6 +40,11 @@ namespace {
 constexpr absl::Duration kSignalInterval = absl::Milliseconds(50);
 constexpr int64_t kTokensShown = 1024;  // of a document
 constexpr char kBytes[] = "bytes";      // in the place of a tokenizer's path
+// Of some of what can be tokenized alone.
+constexpr char kTemplate[] = "--template";
+constexpr char kCount[] = "--count";
+constexpr char kSkipBadLines[] = "--skip-bad-lines";
+constexpr char kSeparator[] = "--separator";
 
 struct TokenizeFlags {
   std::string tokenizer;
@@ -110,6 +116,37 @@ TokenizeOptions ToOptions(const TokenizeFlags& flags) {
   return options;
 }
 
+// By what the command says, or the name.
+DataForm FormOf(const TokenizeFlags& flags, const std::string& source) {
+  if (flags.format == "auto") return DataFormOfName(source);
+  return flags.format == "jsonl" ? DataForm::kJsonl : flags.format == "tsv" ? DataForm::kTable : DataForm::kText;
+}
+
+// That each flag that is given means something for one of the sources, as of a run's fields.
+absl::Status CheckFlags(const CLI::App& command, const TokenizeFlags& flags) {
+  if (flags.options.sources.empty()) return absl::OkStatus();  // which says something else
+  bool has_jsonl = false, has_table = false, has_text = false;
+  for (const std::string& source : flags.options.sources) {
+    const DataForm form = FormOf(flags, source);
+    has_jsonl |= form == DataForm::kJsonl;
+    has_table |= form == DataForm::kTable;
+    has_text |= form == DataForm::kText || form == DataForm::kTokenIds;  // such a name is one of text here
+  }
+  struct Use {
+    const char* flag;
+    bool has_use;
+    const char* of_what;
+  };
+  for (const Use& use :
+       {Use{kTemplate, has_jsonl, "JSONL"}, Use{kCount, has_jsonl, "JSONL"},
+        Use{kSkipBadLines, has_jsonl || has_table, "JSONL or a table"}, Use{kSeparator, has_text, "plain text"}}) {
+    if (command.count(use.flag) == 0 || use.has_use) continue;
+    return absl::InvalidArgumentError(absl::StrCat(use.flag, ": given, but no file of --in is ", use.of_what,
+                                                   "; --format says what they are where their names do not"));
+  }
+  return absl::OkStatus();
+}
+
 // The program's exit code.
 absl::StatusOr<int> RunTokenize(const TokenizeFlags& flags) {
   for (const auto& [flag, is_given] : {std::pair("--tokenizer", !flags.tokenizer.empty()),
@@ -164,8 +201,9 @@ absl::Status Print(const TokenizeFlags& flags) {
   return absl::OkStatus();
 }
 
-int Run(const TokenizeFlags& flags) {
+int Run(const CLI::App& command, const TokenizeFlags& flags) {
   if (!flags.print.empty()) return ReportStart(Print(flags));
+  if (absl::Status checked = CheckFlags(command, flags); !checked.ok()) return ReportStart(checked);
   const absl::StatusOr<int> code = RunTokenize(flags);
   return code.ok() ? *code : ReportStart(code.status());
 }
@@ -190,12 +228,12 @@ void AddFlags(CLI::App& command, TokenizeFlags& flags) {
       ->capture_default_str();
   command
       .add_option(
-          "--template", options.chat_template,
+          kTemplate, options.chat_template,
           "Of conversations: a model family's form of a chat, or auto: by the model's own template, else by the "
           "tokenizer's special tokens")
       ->check(CLI::IsMember(TemplateNames()))
       ->capture_default_str();
-  command.add_option("--count", flags.count, "Of conversations: which tokens the loss counts")
+  command.add_option(kCount, flags.count, "Of conversations: which tokens the loss counts")
       ->check(CLI::IsMember({"answers", "all"}))
       ->capture_default_str();
   command
@@ -203,9 +241,13 @@ void AddFlags(CLI::App& command, TokenizeFlags& flags) {
                   "What spellings of special tokens in texts and messages are; as tokens, they can end a turn")
       ->check(CLI::IsMember({"as-text", "as-tokens"}))
       ->capture_default_str();
-  command.add_flag("--skip-bad-lines", options.skips_bad_lines,
+  command.add_flag(kSkipBadLines, options.skips_bad_lines,
                    "Of JSONL and TSV: leaves out lines that cannot be taken, and says how many and why");
-  command.add_option("--separator", options.separator, "Of text: the line between two documents; else a file is one")
+  // Not bound to the option itself: an empty line would count as not given.
+  command
+      .add_option_function<std::string>(
+          kSeparator, [&options](const std::string& line) { options.separator = line; },
+          "Of text: the line between two documents, '' where it is an empty one; else a file is one")
       ->type_name("LINE");
   command.add_flag("!--no-header", options.columns.has_header,
                    "Of TSV: the first line is a row, and columns are called 1, 2, ...");
@@ -238,7 +280,7 @@ void AddTokenize(CLI::App& app, int* exit_code) {
       app.add_subcommand("tokenize", "Turns text, JSONL or TSV into a token file; shows what a token file holds");
   auto flags = std::make_shared<TokenizeFlags>();
   AddFlags(*command, *flags);
-  command->callback([flags, exit_code] { *exit_code = Run(*flags); });
+  command->callback([command, flags, exit_code] { *exit_code = Run(*command, *flags); });
 }
 
 }  // namespace eps::cli

@@ -173,10 +173,16 @@ class RunLoader {
         is_read_itself ? "" : "by the tokens and the index that are read: ",
         former.num_bytes != mark.num_bytes ? absl::StrCat(former.num_bytes, " bytes then, ", mark.num_bytes, " now")
                                            : std::string("the same size, and other content"));
-    return absl::FailedPreconditionError(
-        absl::StrCat(is_one ? "data.path: " : "data.sources: ", absl::StrJoin(paths, ", "),
-                     is_one ? " is not the file that " : " are not the files that ", run_.checkpointer->LatestPath(),
-                     " was trained on: ", difference, "; put back what was there, or start the run in another folder"));
+    // Tokens of an earlier version, which kept no sums of them, may be damaged, and their data as it was.
+    const bool may_be_damaged = !is_read_itself && !HoldsNewTokens(folder_.tokens());
+    const std::string remedy = may_be_damaged
+                                   ? absl::StrCat("remove ", folder_.tokens(),
+                                                  ", and the data is tokenized anew; where it is other data indeed, ")
+                                   : std::string();
+    return absl::FailedPreconditionError(absl::StrCat(
+        is_one ? "data.path: " : "data.sources: ", absl::StrJoin(paths, ", "),
+        is_one ? " is not the file that " : " are not the files that ", run_.checkpointer->LatestPath(),
+        " was trained on: ", difference, "; ", remedy, "put back what was there, or start the run in another folder"));
   }
 
   const DaemonOptions& options_;

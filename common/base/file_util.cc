@@ -182,7 +182,14 @@ absl::Status MakeDirs(const std::string& path) {
 
 absl::StatusOr<FileDescriptor> LockDirectory(const std::string& path) {
   EPS_ASSIGN_OR_RETURN(FileDescriptor folder, OpenFile(path, O_RDONLY | O_DIRECTORY));
-  if (flock(folder.get(), LOCK_EX | LOCK_NB) == 0) return folder;
+  // Who only asks whether a folder is taken has it for an instant, and must not be taken for its owner.
+  constexpr int kTries = 5;
+  constexpr useconds_t kPauseMicroseconds = 5000;
+  for (int tries = 1;; ++tries) {
+    if (flock(folder.get(), LOCK_EX | LOCK_NB) == 0) return folder;
+    if (errno != EWOULDBLOCK || tries == kTries) break;
+    usleep(kPauseMicroseconds);
+  }
   if (errno == EWOULDBLOCK) {
     return absl::FailedPreconditionError(absl::StrCat(path, " is in use by another process"));
   }

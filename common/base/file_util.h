@@ -76,7 +76,8 @@ absl::Status SyncDirectory(const std::string& path);
 // that failed.
 absl::Status MakeDirs(const std::string& path);
 
-// Takes the folder for this process alone, as long as the result lives; the system lets go when the process dies.
+// Takes the folder for this process alone, as long as the result lives; the system lets go when the process dies. Tries
+// for 20 ms, as who only asks whether it is taken has it for an instant.
 // Errors: FAILED_PRECONDITION another process has it · FileError's
 absl::StatusOr<FileDescriptor> LockDirectory(const std::string& path);
 

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include "absl/strings/escaping.h"
+#include "absl/strings/str_replace.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 
@@ -34,7 +35,9 @@ bool NeedsQuotes(absl::string_view value) {
 
 void AppendValue(std::string& line, absl::string_view value) {
   if (NeedsQuotes(value)) {
-    absl::StrAppend(&line, "\"", absl::Utf8SafeCEscape(value), "\"");
+    // A single quote needs no escape within double ones. An escaped backslash is found first, and stays.
+    const std::string escaped = absl::StrReplaceAll(absl::Utf8SafeCEscape(value), {{"\\\\", "\\\\"}, {"\\'", "'"}});
+    absl::StrAppend(&line, "\"", escaped, "\"");
   } else {
     absl::StrAppend(&line, value);
   }

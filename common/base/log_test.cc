@@ -54,6 +54,12 @@ TEST(LogTest, TextThatIsNotAsciiStaysReadable) {
   EXPECT_THAT(GetCapturedStderr(), HasSubstr("path=/data/\xC3\xA9t\xC3\xA9.txt spaced=\"\xC3\xA9 x\"\n"));
 }
 
+TEST(LogTest, ASingleQuoteIsLeftAsItIs) {
+  CaptureStderr();
+  LogInfo("e", {{"message", "unexpected '}', it's \\' here"}});
+  EXPECT_THAT(GetCapturedStderr(), HasSubstr("message=\"unexpected '}', it's \\\\' here\"\n"));
+}
+
 TEST(LogTest, LinesOfSeveralThreadsDoNotMix) {
   CaptureStderr();
   std::vector<std::thread> threads;

@@ -4,9 +4,9 @@
 #include <utility>
 
 #include "absl/status/status.h"
-#include "absl/strings/escaping.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "common/base/shown_text.h"
 #include "common/base/status_macros.h"
 #include "common/corpus/chat_template_thoughts.h"
 #include "common/tokenizer/unicode_text.h"
@@ -114,9 +114,9 @@ absl::Status ChatTemplate::Check(absl::Span<const ChatMessage> messages) const {
 absl::Status ChatTemplate::CheckSaid(absl::Span<const int32_t> ids) const {
   for (const int32_t id : found_in_text_) {
     if (std::find(ids.begin(), ids.end(), id) == ids.end()) continue;
-    const std::string spelling = absl::CHexEscape(tokenizer_->Decode({id}, /*skip_specials=*/false));
+    const std::string spelling = QuoteText(tokenizer_->Decode({id}, /*skip_specials=*/false));
     return absl::InvalidArgumentError(absl::StrCat(
-        "messages: \"", spelling, "\" in what is said would be that token of template ", markup_->name,
+        "messages: ", spelling, " in what is said would be that token of template ", markup_->name,
         ", as it is not a special one: set its \"special\" to true in tokenizer.json, or take it out of the messages"));
   }
   return absl::OkStatus();

@@ -4,9 +4,9 @@
 #include <iterator>
 
 #include "absl/status/status.h"
-#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "common/base/shown_text.h"
 #include "common/corpus/chat_template_names.h"
 
 namespace eps {
@@ -137,8 +137,8 @@ absl::StatusOr<const ChatMarkup*> FindChatMarkup(absl::string_view name, const T
   for (const ChatMarkup* markup : kAll) {
     if (markup->name == name) return markup;
   }
-  return absl::InvalidArgumentError(absl::StrCat("template: \"", absl::CHexEscape(name), "\", must be auto, ",
-                                                 absl::StrJoin(kChatTemplateNames, ", ")));
+  return absl::InvalidArgumentError(
+      absl::StrCat("template: ", QuoteText(name), ", must be auto, ", absl::StrJoin(kChatTemplateNames, ", ")));
 }
 
 }  // namespace eps

@@ -6,6 +6,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "common/base/shown_text.h"
 #include "common/base/status_macros.h"
 #include "common/corpus/data_form.h"
 
@@ -83,8 +84,8 @@ absl::Status InspectTsv(CorpusSource& source, const TsvColumns& columns, const s
     const absl::StatusOr<TsvRow> row = source.table->Row(line);
     if (skips_bad_lines && absl::IsInvalidArgument(row.status())) continue;
     EPS_RETURN_IF_ERROR(row.status());
-    EPS_RETURN_IF_ERROR(classes.Add(row->label, absl::StrCat(Quoted(source.path), ": ", LinePlace(line), ": column \"",
-                                                             source.table->label_column(), "\"")));
+    EPS_RETURN_IF_ERROR(classes.Add(row->label, absl::StrCat(Quoted(source.path), ": ", LinePlace(line), ": column ",
+                                                             QuoteText(source.table->label_column()))));
   }
   if (source.table) return absl::OkStatus();
   return absl::InvalidArgumentError("is empty, must begin with the names of its columns");
@@ -201,6 +202,7 @@ absl::StatusOr<bool> CorpusReader::NextPieces(CorpusBatch& batch) {
     if (!found) break;
     batch.units.push_back({.begin = batch.bytes.size(),
                            .num_bytes = piece.text.size(),
+                           .offset_bytes = piece.offset_bytes,
                            .starts_document = piece.starts_document,
                            .ends_document = piece.ends_document});
     absl::StrAppend(&batch.bytes, piece.text);

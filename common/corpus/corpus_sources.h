@@ -56,7 +56,7 @@ absl::StatusOr<CorpusSources> InspectSources(const std::vector<std::string>& pat
 struct CorpusUnit {
   size_t begin = 0;  // in the batch's bytes
   size_t num_bytes = 0;
-  int64_t number = 0;  // of the line
+  int64_t number = 0;  // of the line; 0: it is a piece of text
   int64_t offset_bytes = 0;
   bool starts_document = true;
   bool ends_document = true;
@@ -80,7 +80,7 @@ struct CorpusBatch {
 // Threads: one at a time. `sources` must outlive it.
 class CorpusReader {
  public:
-  CorpusReader(const CorpusSources& sources, std::string separator)
+  CorpusReader(const CorpusSources& sources, std::optional<std::string> separator)
       : sources_(sources), separator_(std::move(separator)) {}
 
   // False at the end. Errors: INVALID_ARGUMENT naming file and place · file errors
@@ -92,7 +92,7 @@ class CorpusReader {
   absl::StatusOr<bool> NextPieces(CorpusBatch& batch);
 
   const CorpusSources& sources_;
-  const std::string separator_;
+  const std::optional<std::string> separator_;
   size_t file_ = 0;
   int64_t taken_bytes_ = 0;            // of it, by earlier batches
   std::unique_ptr<LineReader> lines_;  // of files_[file_], one of the two

@@ -99,9 +99,14 @@ absl::Status CorpusWriter::Flush() {
 
 absl::Status CorpusWriter::Finish() {
   if (counts_.documents == 0) {
+    // Of conversations alone: all of a text is counted.
+    const absl::string_view remedy =
+        counts_.uncounted_documents > 0
+            ? "; of a conversation the assistant's answers are: --count all (data { count: ALL }) counts all of it"
+            : "; a document is a text, a line of JSONL, or a row of a table behind the first line";
     return absl::InvalidArgumentError(absl::StrCat("there is no document to write: ", counts_.empty_documents,
                                                    " were empty, ", counts_.uncounted_documents,
-                                                   " without a token that is counted"));
+                                                   " without a token that is counted", remedy));
   }
   EPS_RETURN_IF_ERROR(Flush());
   // What may fail first; then the index, so that a token file is never without its own.

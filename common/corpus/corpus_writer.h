@@ -42,7 +42,8 @@ class CorpusWriter {
   static absl::StatusOr<std::unique_ptr<CorpusWriter>> Create(const Options& options);
 
   absl::Status Add(const EncodedBatch& batch);
-  // After OK both files are there and on the disk. Errors: INVALID_ARGUMENT no documents · file errors; then neither is
+  // After OK both files are there and on the disk. Errors: INVALID_ARGUMENT no documents, saying what became of
+  // those that there were · file errors; then neither is
   absl::Status Finish();
   const CorpusCounts& counts() const { return counts_; }
 

@@ -2,9 +2,11 @@
 
 #include <utility>
 
-#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
+#include "common/base/shown_text.h"
 #include "common/base/status_macros.h"
+#include "common/base/utf8.h"
+#include "common/corpus/line_reader.h"
 
 namespace eps {
 namespace {
@@ -13,11 +15,20 @@ void Append(std::vector<int32_t>& ids, const std::vector<int32_t>& more) {
   ids.insert(ids.end(), more.begin(), more.end());
 }
 
+// A tokenizer of bytes does; one of text replaces what is none.
+bool TakesAnyBytes(const Tokenizer& tokenizer) {
+  constexpr absl::string_view kNoText = "\xFF";
+  const std::vector<int32_t> ids = tokenizer.Encode(kNoText, Tokenizer::Specials::kAsText);
+  return tokenizer.Decode(ids, /*skip_specials=*/false) == kNoText;
+}
+
 }  // namespace
 
 void EncodeNotes::Add(const EncodeNotes& more) {
   specials_as_text += more.specials_as_text;
   replaced_surrogates += more.replaced_surrogates;
+  if (replaced_bytes == 0) first_replaced = more.first_replaced;
+  replaced_bytes += more.replaced_bytes;
   skipped_lines += more.skipped_lines;
   for (const std::string& reason : more.skip_reasons) {
     if (skip_reasons.size() < kMaxReasons) skip_reasons.push_back(reason);
@@ -35,6 +46,9 @@ absl::Status AppendTokens(absl::Span<const int32_t> ids, int token_bytes, std::s
   }
   return absl::OkStatus();
 }
+
+DocumentEncoder::DocumentEncoder(const Options& options)
+    : options_(options), takes_any_bytes_(TakesAnyBytes(*options.tokenizer)) {}
 
 absl::StatusOr<EncodedBatch> DocumentEncoder::Encode(const CorpusBatch& batch) const {
   EncodedBatch out;
@@ -54,6 +68,7 @@ absl::Status DocumentEncoder::EncodeUnit(const CorpusBatch& batch, const CorpusU
   switch (source.format) {
     case CorpusFormat::kAuto:
     case CorpusFormat::kText:
+      NoteReplaced(source, line, line.text, out.notes);
       ids = EncodeText(line.text, out.notes);
       break;
     case CorpusFormat::kJsonl:
@@ -61,7 +76,7 @@ absl::Status DocumentEncoder::EncodeUnit(const CorpusBatch& batch, const CorpusU
       const absl::Status status = !unit.refused.empty() ? absl::InvalidArgumentError(unit.refused)
                                   : source.format == CorpusFormat::kJsonl
                                       ? EncodeLine(source, line, encoded, ids, out.notes)
-                                      : EncodeRow(source, line, encoded, ids);
+                                      : EncodeRow(source, line, encoded, ids, out.notes);
       if (options_.skips_bad_lines && absl::IsInvalidArgument(status)) {
         out.notes.Add(
             {.skipped_lines = 1, .skip_reasons = {absl::StrCat("\"", source.path, "\": ", status.message())}});
@@ -81,6 +96,23 @@ std::vector<int32_t> DocumentEncoder::EncodeText(absl::string_view text, EncodeN
   const bool as_text = options_.specials == Tokenizer::Specials::kAsText;
   if (as_text) notes.specials_as_text += options_.tokenizer->CountSpecials(text);
   return options_.tokenizer->Encode(text, options_.specials);
+}
+
+void DocumentEncoder::NoteReplaced(const CorpusSource& source, const TextLine& whole, absl::string_view part,
+                                   EncodeNotes& notes) const {
+  if (takes_any_bytes_ || IsWellFormed(part)) return;
+  for (size_t at = 0; at < part.size();) {
+    const Utf8Step step = FirstOf(part.substr(at));
+    if (!step.is_well_formed && notes.replaced_bytes == 0) {
+      TextLine place = whole;
+      place.offset_bytes += part.data() + at - whole.text.data();
+      const bool is_piece = whole.number == 0;
+      notes.first_replaced = absl::StrCat(
+          "\"", source.path, "\": ", is_piece ? absl::StrCat("byte offset ", place.offset_bytes) : LinePlace(place));
+    }
+    if (!step.is_well_formed) notes.replaced_bytes += static_cast<int64_t>(step.num_bytes);
+    at += step.num_bytes;
+  }
 }
 
 absl::Status DocumentEncoder::EncodeLine(const CorpusSource& source, const TextLine& line, EncodedUnit& unit,
@@ -111,17 +143,19 @@ absl::Status DocumentEncoder::EncodeMessages(absl::Span<const ChatMessage> messa
 }
 
 absl::Status DocumentEncoder::EncodeRow(const CorpusSource& source, const TextLine& line, EncodedUnit& unit,
-                                        std::vector<int32_t>& ids) const {
+                                        std::vector<int32_t>& ids, EncodeNotes& notes) const {
   EPS_ASSIGN_OR_RETURN(const TsvRow row, source.table->Row(line));
   unit.label = options_.sources->classes.ClassOf(row.label);
   if (!unit.label) {
-    return absl::InvalidArgumentError(absl::StrCat(LinePlace(line), ": column \"", source.table->label_column(),
-                                                   "\": \"", absl::CHexEscape(row.label),
-                                                   "\" was not there before: the file was changed while it was read"));
+    return absl::InvalidArgumentError(absl::StrCat(LinePlace(line), ": column ",
+                                                   QuoteText(source.table->label_column()), ": ", QuoteText(row.label),
+                                                   " was not there before: the file was changed while it was read"));
   }
   const Tokenizer& tokenizer = *options_.tokenizer;
   const absl::string_view second = row.second_text.value_or("");
   if (row.text.empty() && second.empty()) return absl::OkStatus();
+  NoteReplaced(source, line, row.text, notes);
+  if (row.second_text) NoteReplaced(source, line, second, notes);
   const bool is_bert = options_.cls && options_.sep;
   if (is_bert) ids.push_back(*options_.cls);
   // Without a token that parts them, the two are two lines.

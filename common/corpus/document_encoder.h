@@ -34,9 +34,12 @@ struct EncodeNotes {
 
   int64_t specials_as_text = 0;     // spellings of special tokens, in texts and contents, that were read as text
   int64_t replaced_surrogates = 0;  // that became U+FFFD
+  int64_t replaced_bytes = 0;       // of plain text and tables, no UTF-8, that became U+FFFD
+  std::string first_replaced;       // the first one's file and place
   int64_t skipped_lines = 0;
   std::vector<std::string> skip_reasons;  // of the first ones: file, line and what is wrong
 
+  // `more`: of what stands behind in the sources.
   void Add(const EncodeNotes& more);
 };
 
@@ -63,7 +66,7 @@ class DocumentEncoder {
     std::optional<int32_t> cls;
     std::optional<int32_t> sep;
   };
-  explicit DocumentEncoder(const Options& options) : options_(options) {}
+  explicit DocumentEncoder(const Options& options);
 
   // Errors: INVALID_ARGUMENT naming file, line and offset · INTERNAL an id that is too large for its bytes
   absl::StatusOr<EncodedBatch> Encode(const CorpusBatch& batch) const;
@@ -74,12 +77,16 @@ class DocumentEncoder {
   // Leaves `unit`, `ids` and `notes` alone when it fails.
   absl::Status EncodeLine(const CorpusSource& source, const TextLine& line, EncodedUnit& unit,
                           std::vector<int32_t>& ids, EncodeNotes& notes) const;
-  absl::Status EncodeRow(const CorpusSource& source, const TextLine& line, EncodedUnit& unit,
-                         std::vector<int32_t>& ids) const;
+  absl::Status EncodeRow(const CorpusSource& source, const TextLine& line, EncodedUnit& unit, std::vector<int32_t>& ids,
+                         EncodeNotes& notes) const;
+  // Counts the bytes of `part`, which lies in `whole`, that are no UTF-8 and that the tokenizer will replace.
+  void NoteReplaced(const CorpusSource& source, const TextLine& whole, absl::string_view part,
+                    EncodeNotes& notes) const;
   absl::Status EncodeMessages(absl::Span<const ChatMessage> messages, const TextLine& line, EncodedUnit& unit,
                               std::vector<int32_t>& ids, EncodeNotes& notes) const;
 
   const Options options_;
+  const bool takes_any_bytes_;  // the tokenizer, as it has a token for each
 };
 
 // Appends ids as the token file has them. Errors: INTERNAL an id that does not fit

@@ -3,9 +3,9 @@
 #include <string>
 
 #include "absl/status/status.h"
-#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "common/base/shown_text.h"
 #include "common/base/status_macros.h"
 #include "common/corpus/chat_template_choice.h"
 #include "common/corpus/text_marks.h"
@@ -19,8 +19,7 @@ absl::StatusOr<std::optional<int32_t>> TokenOf(absl::string_view option, const s
   if (spelling.empty()) return std::optional<int32_t>();
   const std::optional<int32_t> id = tokenizer.TokenId(spelling);
   if (id) return id;
-  return absl::InvalidArgumentError(
-      absl::StrCat(option, ": the tokenizer has no token \"", absl::CHexEscape(spelling), "\""));
+  return absl::InvalidArgumentError(absl::StrCat(option, ": the tokenizer has no token ", QuoteText(spelling)));
 }
 
 // A token that the option does not name: of the model's settings, or one that the tokenizer is known to have.

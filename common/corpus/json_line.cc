@@ -6,13 +6,10 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/ascii.h"
-#include "absl/strings/escaping.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
-#include "absl/strings/strip.h"
 #include "common/base/json_text.h"
-#include "common/base/status_macros.h"
 
 namespace eps {
 namespace {
@@ -21,70 +18,6 @@ using nlohmann::json;
 
 constexpr int kMaxDepth = 64;
 constexpr size_t kEscapeBytes = 6;  // "\ud83d"
-
-// What the library says of an error, without its own name, the column, and the text that it has read:
-//   [json.exception.parse_error.101] parse error at line 1, column 10: syntax error while parsing value - invalid literal;
-//   last read: '"text": x'
-std::string ReasonOf(absl::string_view words) {
-  if (const size_t dash = words.find(" - "); dash != absl::string_view::npos) words.remove_prefix(dash + 3);
-  const size_t read = words.find("; last read: ");
-  if (read == absl::string_view::npos) return absl::CHexEscape(words);
-  const size_t expected = words.rfind("; expected ");
-  const bool says_expected = expected != absl::string_view::npos && expected > read;
-  return absl::CHexEscape(absl::StrCat(words.substr(0, read), says_expected ? words.substr(expected) : ""));
-}
-
-// Reads a text for its first error alone.
-class ErrorFinder final : public nlohmann::json_sax<json> {
- public:
-  size_t position() const { return position_; }
-  const std::string& reason() const { return reason_; }
-
-  bool null() override { return true; }
-  bool boolean(bool) override { return true; }
-  bool number_integer(number_integer_t) override { return true; }
-  bool number_unsigned(number_unsigned_t) override { return true; }
-  bool number_float(number_float_t, const string_t&) override { return true; }
-  bool string(string_t&) override { return true; }
-  bool binary(binary_t&) override { return true; }
-  bool start_object(size_t) override { return true; }
-  bool key(string_t&) override { return true; }
-  bool end_object() override { return true; }
-  bool start_array(size_t) override { return true; }
-  bool end_array() override { return true; }
-  bool parse_error(size_t position, const std::string&, const nlohmann::detail::exception& error) override {
-    position_ = position - (position > 0 ? 1 : 0);  // the library counts from 1
-    reason_ = ReasonOf(error.what());
-    return false;
-  }
-
- private:
-  size_t position_ = 0;
-  std::string reason_;
-};
-
-// What people write that other parsers take, where the error at `position` is such.
-std::optional<std::string> KnownMistake(absl::string_view text, size_t position) {
-  const size_t word = text.substr(0, position + 1).find_last_of(" \t:,[{");
-  const absl::string_view literal = text.substr(word == absl::string_view::npos ? 0 : word + 1);
-  for (const absl::string_view number : {"NaN", "Infinity", "-Infinity"}) {
-    if (absl::StartsWith(literal, number)) return absl::StrCat(number, " is no number of JSON; write null");
-  }
-  if (position >= text.size() || (text[position] != '}' && text[position] != ']')) return std::nullopt;
-  const absl::string_view before = absl::StripTrailingAsciiWhitespace(text.substr(0, position));
-  if (!absl::EndsWith(before, ",")) return std::nullopt;
-  return absl::StrCat("a comma before ", text.substr(position, 1));
-}
-
-absl::Status SyntaxError(const absl::Status& error, const TextLine& line) {
-  ErrorFinder finder;
-  json::sax_parse(line.text.begin(), line.text.end(), &finder);
-  TextLine place = line;
-  place.offset_bytes += static_cast<int64_t>(finder.position());
-  const std::string reason = KnownMistake(line.text, finder.position()).value_or(finder.reason());
-  return absl::InvalidArgumentError(
-      absl::StrCat(LinePlace(place), ": ", error.message(), reason.empty() ? "" : ": ", reason));
-}
 
 // The code unit of the escape that `text` begins with: "\ud83d".
 std::optional<uint32_t> CodeUnit(absl::string_view text) {
@@ -136,7 +69,12 @@ absl::StatusOr<JsonLine> ParseJsonLine(const TextLine& line) {
     whole.text = repaired;
   }
   absl::StatusOr<json> document = ParseJson(whole.text, kMaxDepth);
-  if (!document.ok()) return SyntaxError(document.status(), whole);
+  if (!document.ok()) {
+    const JsonError error = FindJsonError(whole.text, kMaxDepth).value_or(JsonError());
+    whole.offset_bytes += static_cast<int64_t>(error.offset_bytes);
+    return absl::InvalidArgumentError(
+        absl::StrCat(LinePlace(whole), ": ", error.problem, error.reason.empty() ? "" : ": ", error.reason));
+  }
   if (document->is_object()) {
     result.object = *std::move(document);
     return result;

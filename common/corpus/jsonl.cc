@@ -5,9 +5,9 @@
 #include <utility>
 
 #include "absl/status/status.h"
-#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "common/base/shown_text.h"
 #include "common/base/status_macros.h"
 #include "common/corpus/json_line.h"
 #include "nlohmann/json.hpp"
@@ -20,11 +20,6 @@ using nlohmann::json;
 constexpr absl::string_view kWantedKeys =
     "\"text\", \"messages\", \"conversations\", \"instruction\" and \"output\" or \"response\", or \"prompt\" and "
     "\"completion\" or \"response\"";
-
-std::string Shown(absl::string_view text) {
-  constexpr size_t kMaxShown = 60;
-  return absl::StrCat("\"", absl::CHexEscape(text.substr(0, kMaxShown)), text.size() > kMaxShown ? "..." : "", "\"");
-}
 
 absl::string_view TypeOf(const json& value) { return value.type_name(); }
 
@@ -92,7 +87,7 @@ absl::StatusOr<Role> ReadRole(const Fields& fields, absl::string_view key) {
   }
   const absl::string_view wanted =
       key == "from" ? "system, human, gpt, tool or observation" : "system, developer, user, assistant or tool";
-  return fields.Bad(key, absl::StrCat(Shown(role), ", must be ", wanted));
+  return fields.Bad(key, absl::StrCat(QuoteText(role), ", must be ", wanted));
 }
 
 // A string, or a list of parts of text, which are one.
@@ -106,7 +101,7 @@ absl::StatusOr<std::string> ReadContent(const Fields& fields, absl::string_view 
     if (!part.is_object()) return fields.Bad(name, absl::StrCat("is ", TypeOf(part), ", must be an object"));
     const Fields part_fields(fields.line(), part, absl::StrCat(fields.Name(name), "."));
     EPS_ASSIGN_OR_RETURN(const std::string type, part_fields.String("type"));
-    if (type != "text") return part_fields.Bad("type", absl::StrCat(Shown(type), ", must be text"));
+    if (type != "text") return part_fields.Bad("type", absl::StrCat(QuoteText(type), ", must be text"));
     EPS_ASSIGN_OR_RETURN(const std::string more, part_fields.String("text"));
     absl::StrAppend(&text, more);
   }
@@ -175,12 +170,24 @@ absl::StatusOr<std::vector<ChatMessage>> ReadInstruction(const Fields& fields) {
   return std::vector<ChatMessage>{{Role::kUser, std::move(question)}, {Role::kAssistant, std::move(answer)}};
 }
 
+// What one is told of pairs of a wanted and an unwanted answer.
+constexpr absl::string_view kPreferences =
+    "not supported: of two answers one is preferred (DPO), and a run learns answers alone; write the chosen one as "
+    "\"completion\" beside its \"prompt\", or as \"messages\"";
+
+// true and false, and 1 and 0, as files have them whose labels are numbers.
+bool IsVerdict(const json& label) {
+  return label.is_boolean() || (label.is_number_integer() && (label == 0 || label == 1));
+}
+
 absl::StatusOr<std::vector<ChatMessage>> ReadPrompt(const Fields& fields) {
-  if (const json* label = fields.Find("label"); label != nullptr && label->is_boolean()) {
+  if (const json* label = fields.Find("label"); label != nullptr && IsVerdict(*label)) {
     return fields.Bad("label", absl::StrCat(label->dump(),
                                             ", not supported: it tells wanted answers from unwanted ones; "
-                                            "keep the lines where it is true, without the key"));
+                                            "keep the lines where it is ",
+                                            label->is_boolean() ? "true" : "1", ", without the key"));
   }
+  if (fields.Find("chosen") != nullptr && fields.Find("rejected") != nullptr) return fields.Bad("chosen", kPreferences);
   const absl::string_view answer_key = fields.Either({"completion", "response"});
   const json* prompt_value = fields.Find("prompt");
   if (prompt_value == nullptr || !prompt_value->is_array()) {
@@ -225,9 +232,13 @@ absl::StatusOr<JsonlKind> FindJsonlKind(const TextLine& line) {
   if (fields.Find("instruction") != nullptr) return JsonlKind::kInstruction;
   if (fields.Find("prompt") != nullptr) return JsonlKind::kPrompt;
   if (fields.Find("text") != nullptr) return JsonlKind::kText;
+  if (fields.Find("chosen") != nullptr && fields.Find("rejected") != nullptr) return fields.Bad("chosen", kPreferences);
+  for (const char* key : {"messages", "conversations", "instruction", "prompt", "text"}) {
+    if (parsed.object.contains(key)) return fields.Bad(key, "is null, must have a value");
+  }
   std::string found;
   for (const auto& member : parsed.object.items()) {
-    if (found.size() < 200) absl::StrAppend(&found, found.empty() ? "" : ", ", Shown(member.key()));
+    if (found.size() < 200) absl::StrAppend(&found, found.empty() ? "" : ", ", QuoteText(member.key()));
   }
   return absl::InvalidArgumentError(
       absl::StrCat(LinePlace(line), ": keys: ", found.empty() ? "none" : found, ", must be ", kWantedKeys));

@@ -152,7 +152,27 @@ TEST(JsonlTest, WhatAnAnswerBelongsToBesideItsTextIsRefused) {
       refused(R"("label": false)", JsonlKind::kPrompt),
       StatusIs(kInvalid, "label: false, not supported: it tells wanted answers from unwanted ones; keep the lines"));
   EXPECT_THAT(refused(R"("label": true)", JsonlKind::kPrompt), StatusIs(kInvalid, "label: true"));
+  EXPECT_THAT(refused(R"("label": 0)", JsonlKind::kPrompt),
+              StatusIs(kInvalid,
+                       "label: 0, not supported: it tells wanted answers from unwanted ones; keep the lines "
+                       "where it is 1, without the key"));
+  EXPECT_THAT(refused(R"("label": 1)", JsonlKind::kPrompt), StatusIs(kInvalid, "label: 1, not supported"));
   EXPECT_OK(refused(R"("label": "math")", JsonlKind::kPrompt)) << "a note of the data's own";
+  EXPECT_OK(refused(R"("label": 2)", JsonlKind::kPrompt)) << "likewise";
+}
+
+TEST(JsonlTest, PairsOfAWantedAndAnUnwantedAnswerAreNamed) {
+  EXPECT_THAT(
+      Parse(R"({"prompt": "q", "chosen": "a", "rejected": "b"})", JsonlKind::kPrompt),
+      StatusIs(kInvalid, "line 7, byte offset 1000: chosen: not supported: of two answers one is preferred (DPO)"));
+  EXPECT_THAT(FindJsonlKind(Line(R"({"chosen": [], "rejected": []})")),
+              StatusIs(kInvalid, "chosen: not supported: of two answers one is preferred"));
+}
+
+TEST(JsonlTest, AFirstLineWhoseTextIsNullSaysSo) {
+  EXPECT_THAT(FindJsonlKind(Line(R"({"text": null})")),
+              StatusIs(kInvalid, "line 7, byte offset 1000: text: is null, must have a value"));
+  EXPECT_THAT(FindJsonlKind(Line(R"({"messages": null, "text": "a"})")), IsOkAndHolds(JsonlKind::kText));
 }
 
 TEST(JsonlTest, AHalfOfASurrogatePairIsReplacedAndCounted) {
@@ -172,6 +192,15 @@ TEST(JsonlTest, ASyntaxErrorSaysWhatItIs) {
   EXPECT_THAT(refused("{\"text\": \"a\tb\"}"), StatusIs(kInvalid, "control character U+0009 (HT) must be escaped"));
   EXPECT_THAT(refused(R"({"text": "a)"), StatusIs(kInvalid, "missing closing quote"));
   EXPECT_THAT(refused(R"({"text": "a" "b"})"), StatusIs(kInvalid, "unexpected string literal"));
+  EXPECT_THAT(refused(R"({"text": "a"} {})"), StatusIs(kInvalid, "unexpected '{'; expected end of input"));
+  EXPECT_THAT(refused(R"({"text": 1e999})"),
+              StatusIs(kInvalid, "byte offset 1009: not valid JSON: the number 1e999 is too large"));
+}
+
+TEST(JsonlTest, NamesThatAreNotAsciiAreShownAsTheyAre) {
+  EXPECT_THAT(FindJsonlKind(Line(R"({"текст": "a"})")), StatusIs(kInvalid, "keys: \"текст\", must be"));
+  EXPECT_THAT(Parse(R"({"messages": [{"role": "Бот\n", "content": ""}]})", JsonlKind::kMessages),
+              StatusIs(kInvalid, "messages[0].role: \"Бот\\n\", must be"));
 }
 
 TEST(JsonlTest, ASyntaxErrorIsNamedByItsByte) {

@@ -13,6 +13,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
 #include "absl/types/span.h"
+#include "common/base/utf8.h"
 #include "common/tokenizer/tokenizer.h"
 
 namespace eps {
@@ -25,12 +26,15 @@ class FakeTokenizer final : public Tokenizer {
     std::vector<std::string> words;  // tokens of their own wherever they stand
     bool puts_space_before = false;  // as SentencePiece does: " a" is a token of its own then, spelled U+2581 a
     int64_t vocab = 0;               // 0: no more than there is
+    bool replaces_no_text = false;   // bytes that are no UTF-8 become U+FFFD, as with every tokenizer of text
   };
   FakeTokenizer() : FakeTokenizer(Options()) {}
   explicit FakeTokenizer(Options options) : options_(std::move(options)) {}
 
   std::vector<int32_t> Encode(absl::string_view text, Specials specials) const override {
     std::vector<int32_t> ids;
+    std::string copy;
+    if (options_.replaces_no_text) text = WellFormed(text, copy);
     if (text.empty()) return ids;
     if (options_.puts_space_before && specials == Specials::kAsText) {
       if (absl::ConsumePrefix(&text, "a")) {

@@ -2,6 +2,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "common/base/status_macros.h"
@@ -11,6 +12,7 @@ namespace {
 
 constexpr size_t kReadBytes = 1 << 18;
 constexpr size_t kMaxSeparatorBytes = 1024;
+constexpr absl::string_view kByteOrderMark = "\xEF\xBB\xBF";
 
 bool IsSpace(char c) { return absl::ascii_isspace(static_cast<unsigned char>(c)); }
 bool IsInsideCharacter(char c) { return (static_cast<unsigned char>(c) & 0xC0) == 0x80; }
@@ -37,14 +39,14 @@ size_t TextCut(absl::string_view text) {
 }
 
 absl::StatusOr<std::unique_ptr<TextPieceReader>> TextPieceReader::Open(const std::string& path,
-                                                                       const std::string& separator,
+                                                                       const std::optional<std::string>& separator,
                                                                        size_t piece_bytes) {
-  if (separator.find('\n') != std::string::npos) {
+  if (separator && absl::StrContains(*separator, '\n')) {
     return absl::InvalidArgumentError("separator: must be one line");
   }
-  if (separator.size() > kMaxSeparatorBytes) {
+  if (separator && separator->size() > kMaxSeparatorBytes) {
     return absl::InvalidArgumentError(
-        absl::StrCat("separator: ", separator.size(), " bytes, must be at most ", kMaxSeparatorBytes));
+        absl::StrCat("separator: ", separator->size(), " bytes, must be at most ", kMaxSeparatorBytes));
   }
   EPS_ASSIGN_OR_RETURN(std::unique_ptr<SequentialFile> file, SequentialFile::Open(path));
   return std::unique_ptr<TextPieceReader>(new TextPieceReader(std::move(file), separator, piece_bytes));
@@ -83,30 +85,33 @@ absl::Status TextPieceReader::FillBuffer() {
   buffer_.resize(kept + (taken.ok() ? *taken : 0));
   EPS_RETURN_IF_ERROR(taken.status());
   file_ended_ = *taken == 0;
+  const bool is_beginning = offset_ == 0;
   offset_ += static_cast<int64_t>(*taken);
+  if (is_beginning && absl::StartsWith(buffer_, kByteOrderMark)) start_ = kByteOrderMark.size();
   return absl::OkStatus();
 }
 
 bool TextPieceReader::MayBeCutSeparator() const {
-  if (separator_.empty() || file_ended_ || !at_line_start_) return false;
+  if (!separator_ || file_ended_ || !at_line_start_) return false;
   const absl::string_view rest = absl::string_view(buffer_).substr(start_);
-  return rest.size() <= separator_.size() + 1 && rest.find('\n') == absl::string_view::npos;
+  return rest.size() <= separator_->size() + 1 && rest.find('\n') == absl::string_view::npos;
 }
 
 bool TextPieceReader::TakeSome() {
   const absl::string_view rest = absl::string_view(buffer_).substr(start_);
   size_t taken = rest.size();
-  if (!separator_.empty()) {
+  if (separator_) {
     const size_t newline = rest.find('\n');
     taken = newline == absl::string_view::npos ? rest.size() : newline + 1;
     const absl::string_view line = absl::StripSuffix(absl::StripSuffix(rest.substr(0, taken), "\n"), "\r");
-    if (at_line_start_ && line == separator_) {
+    if (at_line_start_ && line == *separator_) {
       start_ += taken;
       separated_ = true;
       return true;
     }
     at_line_start_ = newline != absl::string_view::npos;
   }
+  if (document_.empty()) document_offset_ = offset_ - static_cast<int64_t>(rest.size());
   document_.append(rest.data(), taken);
   start_ += taken;
   separated_ = false;
@@ -114,8 +119,12 @@ bool TextPieceReader::TakeSome() {
 }
 
 TextPiece TextPieceReader::Emit(size_t num_bytes, bool ends_document) {
-  TextPiece piece{.text = document_.substr(0, num_bytes), .starts_document = fresh_, .ends_document = ends_document};
+  TextPiece piece{.text = document_.substr(0, num_bytes),
+                  .offset_bytes = document_offset_,
+                  .starts_document = fresh_,
+                  .ends_document = ends_document};
   document_.erase(0, num_bytes);
+  document_offset_ += static_cast<int64_t>(num_bytes);
   fresh_ = ends_document;
   return piece;
 }

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -16,6 +17,7 @@ namespace eps {
 // A part of a document of plain text.
 struct TextPiece {
   std::string text;
+  int64_t offset_bytes = 0;  // of its first byte in the file
   bool starts_document = false;
   bool ends_document = false;
 };
@@ -27,8 +29,8 @@ struct TextPiece {
 size_t TextCut(absl::string_view text);
 
 // The documents of a file of plain text, in pieces, so that neither a long file nor a long document has to fit in
-// memory. A document is the whole file, or what lies between two lines that are `separator`. Where pieces end depends
-// on the text alone.
+// memory. A document is the whole file, or what lies between two lines that are `separator`. A byte order mark that
+// the file begins with is no part of it. Where pieces end depends on the text alone.
 //
 // Threads: one at a time.
 class TextPieceReader {
@@ -38,8 +40,10 @@ class TextPieceReader {
   // cut, and a word where there is no white space to cut at.
   static constexpr size_t kPieceBytes = 1 << 20;
 
-  // `separator`: "" for none. Errors: SequentialFile::Open's · INVALID_ARGUMENT a separator with a newline, or too long
-  static absl::StatusOr<std::unique_ptr<TextPieceReader>> Open(const std::string& path, const std::string& separator,
+  // `separator`: "" is an empty line; nullopt: none. Errors: SequentialFile::Open's · INVALID_ARGUMENT a separator with a
+  // newline, or too long
+  static absl::StatusOr<std::unique_ptr<TextPieceReader>> Open(const std::string& path,
+                                                               const std::optional<std::string>& separator,
                                                                size_t piece_bytes = kPieceBytes);
 
   // False at the end. Documents may be empty. Errors: file errors
@@ -48,7 +52,7 @@ class TextPieceReader {
   int64_t offset_bytes() const { return offset_; }  // of what was read so far
 
  private:
-  TextPieceReader(std::unique_ptr<SequentialFile> file, std::string separator, size_t piece_bytes)
+  TextPieceReader(std::unique_ptr<SequentialFile> file, std::optional<std::string> separator, size_t piece_bytes)
       : file_(std::move(file)), separator_(std::move(separator)), piece_bytes_(piece_bytes) {}
 
   absl::Status FillBuffer();
@@ -59,15 +63,16 @@ class TextPieceReader {
   TextPiece Emit(size_t num_bytes, bool ends_document);
 
   const std::unique_ptr<SequentialFile> file_;
-  const std::string separator_;
+  const std::optional<std::string> separator_;
   const size_t piece_bytes_;
   std::string buffer_;  // read; before start_ it was taken
   size_t start_ = 0;
   bool file_ended_ = false;
   bool at_line_start_ = true;
-  bool separated_ = false;  // the last thing taken was a separator
-  std::string document_;    // what is known of the document and not given out
-  bool fresh_ = true;       // nothing of it was given out
+  bool separated_ = false;       // the last thing taken was a separator
+  std::string document_;         // what is known of the document and not given out
+  int64_t document_offset_ = 0;  // of its first byte in the file
+  bool fresh_ = true;            // nothing of it was given out
   bool document_ended_ = false;
   int64_t offset_ = 0;
 };

@@ -1,5 +1,6 @@
 #include "common/corpus/text_piece_reader.h"
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -18,7 +19,7 @@ namespace {
 class TextPieceReaderTest : public ::testing::Test {
  protected:
   // Pieces, "|" between those of a document; documents as elements.
-  std::vector<std::string> Documents(const std::string& content, const std::string& separator,
+  std::vector<std::string> Documents(const std::string& content, const std::optional<std::string>& separator,
                                      size_t piece_bytes = TextPieceReader::kPieceBytes) {
     EXPECT_OK(WriteFileAtomically(path_, content));
     const auto reader = TextPieceReader::Open(path_, separator, piece_bytes);
@@ -29,6 +30,7 @@ class TextPieceReaderTest : public ::testing::Test {
       EXPECT_OK(found);
       if (!found.ok() || !*found) break;
       EXPECT_EQ(piece.starts_document, ended_);
+      EXPECT_EQ(content.substr(static_cast<size_t>(piece.offset_bytes), piece.text.size()), piece.text);
       ended_ = piece.ends_document;
       if (piece.starts_document) {
         documents.push_back(piece.text);
@@ -47,9 +49,35 @@ class TextPieceReaderTest : public ::testing::Test {
 
 using Strings = std::vector<std::string>;
 
-TEST_F(TextPieceReaderTest, AFileIsADocument) { EXPECT_EQ(Documents("a\r\nb\n\n", ""), (Strings{"a\r\nb\n\n"})); }
+TEST_F(TextPieceReaderTest, AFileIsADocument) {
+  EXPECT_EQ(Documents("a\r\nb\n\n", std::nullopt), (Strings{"a\r\nb\n\n"}));
+}
 
-TEST_F(TextPieceReaderTest, AnEmptyFileIsAnEmptyDocument) { EXPECT_EQ(Documents("", ""), (Strings{""})); }
+TEST_F(TextPieceReaderTest, AnEmptyFileIsAnEmptyDocument) {
+  EXPECT_EQ(Documents("", std::nullopt), (Strings{""}));
+  EXPECT_EQ(Documents("\xEF\xBB\xBF", std::nullopt), (Strings{""}));
+}
+
+TEST_F(TextPieceReaderTest, AByteOrderMarkIsNoText) {
+  EXPECT_EQ(Documents("\xEF\xBB\xBF"
+                      "abc",
+                      std::nullopt),
+            (Strings{"abc"}));
+  EXPECT_EQ(Documents("\xEF\xBB\xBF---\na\n---\n\xEF\xBB\xBF"
+                      "b",
+                      "---"),
+            (Strings{"", "a\n",
+                     "\xEF\xBB\xBF"
+                     "b"}))
+      << "in the middle it is a character";
+  EXPECT_EQ(Documents("\xEF\xBB", std::nullopt), (Strings{"\xEF\xBB"}));
+}
+
+TEST_F(TextPieceReaderTest, AnEmptyLineSeparatesParagraphs) {
+  EXPECT_EQ(Documents("a\nb\n\nc\r\n\r\n\n d\n \ne", ""), (Strings{"a\nb\n", "c\r\n", "", " d\n \ne"}));
+  EXPECT_EQ(Documents("a\n\n", ""), (Strings{"a\n"}));
+  EXPECT_EQ(Documents("\na", ""), (Strings{"", "a"}));
+}
 
 TEST_F(TextPieceReaderTest, ALineOfItsOwnSeparates) {
   EXPECT_EQ(Documents("a\nb\n---\nc ---\n--- \n---\r\n---\nd", "---"), (Strings{"a\nb\n", "c ---\n--- \n", "", "d"}));
@@ -70,7 +98,7 @@ TEST_F(TextPieceReaderTest, ASeparatorThatFallsOnTheEdgeOfABufferIsSeen) {
 TEST_F(TextPieceReaderTest, LongDocumentsComeInPiecesThatEndAtLines) {
   std::string text;
   for (int i = 0; i < 100; ++i) absl::StrAppend(&text, "line ", i, "\n");
-  const Strings documents = Documents(text, "", 100);
+  const Strings documents = Documents(text, std::nullopt, 100);
   ASSERT_EQ(documents.size(), 1u);
   Strings pieces;
   std::string piece;
@@ -91,7 +119,7 @@ TEST_F(TextPieceReaderTest, LongDocumentsComeInPiecesThatEndAtLines) {
 TEST_F(TextPieceReaderTest, ALongLineComesInPiecesThatEndAtWordsWithTheSameBytes) {
   std::string text;
   for (int i = 0; i < 200; ++i) absl::StrAppend(&text, i > 0 ? " " : "", "word", i);
-  const Strings documents = Documents(text, "", 100);
+  const Strings documents = Documents(text, std::nullopt, 100);
   ASSERT_EQ(documents.size(), 1u);
   const Strings pieces = absl::StrSplit(documents[0], '|');
   EXPECT_GT(pieces.size(), 10u);

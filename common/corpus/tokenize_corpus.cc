@@ -2,6 +2,7 @@
 
 #include <sys/stat.h>
 
+#include <algorithm>
 #include <chrono>
 #include <deque>
 #include <memory>
@@ -118,6 +119,18 @@ absl::Status CheckOptions(const TokenizeOptions& options, const Tokenizer& token
         absl::StrCat("\"", options.out, "\" is there already: remove it, or choose another name"));
   }
   return absl::OkStatus();
+}
+
+// For an error of all sources together: which they are, and how many lines were left out.
+std::string InSources(const std::vector<std::string>& sources, const EncodeNotes& notes) {
+  constexpr size_t kMaxShown = 3;
+  std::string text;
+  for (size_t i = 0; i < std::min(sources.size(), kMaxShown); ++i) {
+    absl::StrAppend(&text, i > 0 ? ", " : "", "\"", sources[i], "\"");
+  }
+  if (sources.size() > kMaxShown) absl::StrAppend(&text, " and ", sources.size() - kMaxShown, " more");
+  if (notes.skipped_lines > 0) absl::StrAppend(&text, ", of which ", notes.skipped_lines, " bad lines were skipped");
+  return text;
 }
 
 // Keeps the pool busy, and writes what comes out of it in order.
@@ -239,7 +252,9 @@ absl::StatusOr<TokenizeReport> TokenizeCorpus(const TokenizeOptions& options, co
     EPS_RETURN_IF_ERROR(relay.Run());
     notes = relay.notes();
   }
-  EPS_RETURN_IF_ERROR(writer->Finish());
+  if (absl::Status finished = writer->Finish(); !finished.ok()) {
+    return absl::IsInvalidArgument(finished) ? Annotate(finished, InSources(options.sources, notes)) : finished;
+  }
   report(sources.num_bytes);
   return TokenizeReport{.counts = writer->counts(),
                         .source_bytes = sources.num_bytes,

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "common/corpus/corpus_sources.h"
 #include "common/corpus/corpus_writer.h"
 #include "common/corpus/document_encoder.h"
@@ -22,11 +23,11 @@ struct TokenizeOptions {
   std::vector<std::string> sources;
   std::string out;  // the token file; its document index lies beside it. Must not be there
   CorpusFormat format = CorpusFormat::kAuto;
-  std::string separator;               // of text: the line between two documents; "": a file is one
-  TsvColumns columns;                  // of TSV
-  std::string chat_template = "auto";  // of conversations: ChooseChatTemplate's name
-  TokenizerSettings settings;          // of the tokenizer's folder: its template, and the tokens of bos and eos
-  bool count_all = false;              // of conversations: all tokens, not the assistant's answers alone
+  std::optional<std::string> separator;  // of text: the line between two documents; nullopt: a file is one
+  TsvColumns columns;                    // of TSV
+  std::string chat_template = "auto";    // of conversations: ChooseChatTemplate's name
+  TokenizerSettings settings;            // of the tokenizer's folder: its template, and the tokens of bos and eos
+  bool count_all = false;                // of conversations: all tokens, not the assistant's answers alone
   // Of texts and conversations: what spellings of special tokens in them are. As tokens, they may be what begins and ends
   // a document: it gets no second one then.
   Tokenizer::Specials specials = Tokenizer::Specials::kAsText;
@@ -47,6 +48,9 @@ struct TokenizeProgress {
   int64_t tokens = 0;
   double seconds = 0;
 };
+
+// What makes UTF-8 of text that is none, for who says EncodeNotes::replaced_bytes.
+inline constexpr absl::string_view kToUtf8 = "of text in Latin-1, `iconv -f ISO-8859-1 -t UTF-8` makes UTF-8";
 
 struct TokenizeReport {
   CorpusCounts counts;

@@ -15,6 +15,7 @@
 #include "common/formats/token_file.h"
 #include "common/testing/status_matchers.h"
 #include "common/testing/temp_dir.h"
+#include "common/tokenizer/tokenizer.h"
 #include "gtest/gtest.h"
 
 namespace eps {
@@ -355,6 +356,35 @@ TEST_F(TokenizeCorpusTest, ErrorsNameFileAndPlace) {
               StatusIs(absl::StatusCode::kNotFound, "nowhere.txt"));
   EXPECT_THAT(Run({.sources = {dir_.path()}}, tokenizer), StatusIs(kInvalid, "regular file"));
   ExpectNothingLeft(8);
+}
+
+TEST_F(TokenizeCorpusTest, BytesThatBecomeAnotherCharacterAreCountedAndTheFirstIsNamed) {
+  const FakeTokenizer tokenizer({.replaces_no_text = true});
+  const std::string first = Write("a.txt", "gut\n"), second = Write("b.txt", "ein\n%%\ng\xFCt, sch\xF6n\n");
+  ASSERT_OK_AND_ASSIGN(const TokenizeReport text, Run({.sources = {first, second}, .separator = "%%"}, tokenizer));
+  EXPECT_EQ(text.notes.replaced_bytes, 2);
+  EXPECT_EQ(text.notes.first_replaced, "\"" + second + "\": byte offset 8");
+  const std::string table = Write("c.tsv", "text\tlabel\nfine\t1\nsch\xF6n\t0\n");
+  ASSERT_OK_AND_ASSIGN(const TokenizeReport rows, Run({.sources = {table}, .out = dir_.File("c.bin")}, tokenizer));
+  EXPECT_EQ(rows.notes.replaced_bytes, 1);
+  EXPECT_EQ(rows.notes.first_replaced, "\"" + table + "\": line 3, byte offset 21");
+  // A tokenizer of bytes has a token for each.
+  ASSERT_OK_AND_ASSIGN(const TokenizeReport bytes,
+                       Run({.sources = {second}, .out = dir_.File("d.bin")}, *MakeByteTokenizer()));
+  EXPECT_EQ(bytes.notes.replaced_bytes, 0);
+}
+
+TEST_F(TokenizeCorpusTest, AnErrorOfAllSourcesNamesThemAndWhatToDo) {
+  const FakeTokenizer tokenizer;
+  const std::string chat = Write("a.jsonl", R"({"messages": [{"role": "user", "content": "a"}]})");
+  EXPECT_THAT(Run({.sources = {chat, chat}}, tokenizer),
+              StatusIs(kInvalid, "\"" + chat + "\", \"" + chat +
+                                     "\": there is no document to write: 0 were empty, 2 without a token that is "
+                                     "counted; of a conversation the assistant's answers are: --count all"));
+  const std::string bad = Write("b.jsonl", "{\"text\": \"\"}\n{\"text\": 3}\n");
+  EXPECT_THAT(
+      Run({.sources = {bad}, .skips_bad_lines = true}, tokenizer),
+      StatusIs(kInvalid, "b.jsonl\", of which 1 bad lines were skipped: there is no document to write: 1 were"));
 }
 
 TEST_F(TokenizeCorpusTest, TextAndConversationsDoNotMix) {

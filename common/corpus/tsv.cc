@@ -4,14 +4,14 @@
 #include <array>
 
 #include "absl/strings/ascii.h"
-#include "absl/strings/escaping.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
+#include "common/base/shown_text.h"
 #include "common/base/status_macros.h"
-#include "common/tokenizer/utf8.h"
+#include "common/base/utf8.h"
 
 namespace eps {
 namespace {
@@ -31,11 +31,6 @@ constexpr std::array<TextColumns, 7> kTextColumns = {{{"sentence1", "sentence2"}
 constexpr absl::string_view kByteOrderMark = "\xEF\xBB\xBF";
 constexpr std::array<absl::string_view, 4> kLabelColumns = {"label", "gold_label", "is_duplicate", "Quality"};
 
-std::string Shown(absl::string_view text) {
-  constexpr size_t kMaxShown = 60;
-  return absl::StrCat("\"", absl::CHexEscape(text.substr(0, kMaxShown)), text.size() > kMaxShown ? "..." : "", "\"");
-}
-
 bool IsWhole(absl::string_view text) {
   return !text.empty() && std::all_of(text.begin(), text.end(),
                                       [](char c) { return absl::ascii_isdigit(static_cast<unsigned char>(c)); });
@@ -50,7 +45,7 @@ absl::StatusOr<TsvTable> TsvTable::FromFirstLine(const TextLine& line, const Tsv
   for (size_t i = 0; !wanted.has_header && i < table.columns_.size(); ++i) table.columns_[i] = absl::StrCat(i + 1);
   const auto bad = [&](absl::string_view what) {
     std::vector<std::string> shown;
-    for (const std::string& name : table.columns_) shown.push_back(Shown(name));
+    for (const std::string& name : table.columns_) shown.push_back(QuoteText(name));
     if (shown.size() > 20) shown.resize(20);
     return absl::InvalidArgumentError(
         absl::StrCat(LinePlace(line), ": ", what, "; its columns are ", absl::StrJoin(shown, ", ")));
@@ -77,8 +72,8 @@ absl::StatusOr<TsvTable> TsvTable::FromFirstLine(const TextLine& line, const Tsv
   }
   const auto index_of = [&](const std::string& name) -> absl::StatusOr<size_t> {
     const auto found = std::find(table.columns_.begin(), table.columns_.end(), name);
-    if (found == table.columns_.end()) return bad(absl::StrCat("there is no column ", Shown(name)));
-    if (!has(name)) return bad(absl::StrCat("column ", Shown(name), " is there twice"));
+    if (found == table.columns_.end()) return bad(absl::StrCat("there is no column ", QuoteText(name)));
+    if (!has(name)) return bad(absl::StrCat("column ", QuoteText(name), " is there twice"));
     return static_cast<size_t>(found - table.columns_.begin());
   };
   EPS_ASSIGN_OR_RETURN(table.text_, index_of(columns.text));
@@ -86,6 +81,13 @@ absl::StatusOr<TsvTable> TsvTable::FromFirstLine(const TextLine& line, const Tsv
   if (!columns.second_text.empty()) {
     EPS_ASSIGN_OR_RETURN(table.second_text_, index_of(columns.second_text));
   }
+  // A label that can be read in the text is all that would be learnt.
+  const auto twice = [&](absl::string_view a, absl::string_view b, size_t column) {
+    return bad(absl::StrCat("column ", QuoteText(table.columns_[column]), " is taken for ", a, " and for ", b));
+  };
+  if (table.text_ == table.label_) return twice("the text", "the label", table.text_);
+  if (table.second_text_ == table.label_) return twice("the second text", "the label", table.label_);
+  if (table.second_text_ == table.text_) return twice("the text", "the second text", table.text_);
   return table;
 }
 
@@ -100,12 +102,13 @@ absl::StatusOr<TsvRow> TsvTable::Row(const TextLine& line) const {
   TsvRow row{.text = fields[text_], .label = fields[label_]};
   if (second_text_) row.second_text = fields[*second_text_];
   const auto bad_label = [&](absl::string_view what) {
-    return absl::InvalidArgumentError(absl::StrCat(LinePlace(line), ": column ", Shown(columns_[label_]), ": ", what));
+    return absl::InvalidArgumentError(
+        absl::StrCat(LinePlace(line), ": column ", QuoteText(columns_[label_]), ": ", what));
   };
   if (row.label.empty()) return bad_label("empty");
   if (!IsWellFormed(row.label)) {
     // It would be written to config.json, which is UTF-8.
-    return bad_label(absl::StrCat(Shown(row.label), " is not UTF-8; of a table in Latin-1, ",
+    return bad_label(absl::StrCat(QuoteText(row.label), " is not UTF-8; of a table in Latin-1, ",
                                   "`iconv -f ISO-8859-1 -t UTF-8` makes it so"));
   }
   return row;
@@ -119,8 +122,8 @@ absl::Status LabelClasses::Add(absl::string_view label, absl::string_view place)
   if (!is_class && absl::SimpleAtod(label, &value)) {
     // Only an error where there are no names: "3.5" or "nan" can be one among others.
     if (bad_number_.empty()) {
-      bad_number_ = absl::StrCat(place, ": ", Shown(label), ", must be a class: a whole number in [0, ", kMaxClasses,
-                                 "), or a name; regression, as of STS-B, is not trained");
+      bad_number_ = absl::StrCat(place, ": ", QuoteText(label), ", must be a class: a whole number in [0, ",
+                                 kMaxClasses, "), or a name; regression, as of STS-B, is not trained");
     }
   } else if (!is_class) {
     has_names_ = true;

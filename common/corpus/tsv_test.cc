@@ -52,6 +52,25 @@ TEST(TsvTest, AMissingColumnIsNamedWithThoseThatAreThere) {
   EXPECT_THAT(Header("a\ta\tlabel", {.text = "a"}), StatusIs(kInvalid, "column \"a\" is there twice"));
 }
 
+TEST(TsvTest, NamesThatAreNotAsciiAreShownAsTheyAre) {
+  EXPECT_THAT(Header("отзыв\tlabel", {.text = "отзыв "}),
+              StatusIs(kInvalid, R"(there is no column "отзыв "; its columns are "отзыв", "label")"));
+  EXPECT_THAT(Header(std::string(59, 'a') + "я\tlabel", {.text = "b"}),
+              StatusIs(kInvalid, "its columns are \"" + std::string(59, 'a') + "...\", \"label\""));
+}
+
+TEST(TsvTest, AColumnIsTakenForOneThing) {
+  EXPECT_THAT(
+      Header("text\tlabel", {.text = "label"}),
+      StatusIs(kInvalid, R"(line 1, byte offset 0: column "label" is taken for the text and for the label; its)"));
+  EXPECT_THAT(Header("text\tlabel", {.text = "text", .label = "text"}),
+              StatusIs(kInvalid, "for the text and for the label"));
+  EXPECT_THAT(Header("a\tlabel", {.text = "a", .second_text = "a"}),
+              StatusIs(kInvalid, R"(column "a" is taken for the text and for the second text)"));
+  EXPECT_THAT(Header("a\tlabel", {.text = "a", .second_text = "label"}),
+              StatusIs(kInvalid, R"(column "label" is taken for the second text and for the label)"));
+}
+
 TEST(TsvTest, ARowOfAnotherWidthIsNamedByItsPlace) {
   ASSERT_OK_AND_ASSIGN(const TsvTable table, Header("text\tlabel"));
   EXPECT_THAT(table.Row({.text = "a", .number = 5, .offset_bytes = 40}),

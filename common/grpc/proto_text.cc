@@ -1,6 +1,6 @@
 #include "common/grpc/proto_text.h"
 
-#include "common/tokenizer/utf8.h"
+#include "common/base/utf8.h"
 
 namespace eps {
 

@@ -5,10 +5,10 @@
 #include <set>
 #include <string>
 
-#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
-#include "common/tokenizer/utf8.h"
+#include "common/base/shown_text.h"
+#include "common/base/utf8.h"
 
 namespace eps {
 namespace {
@@ -29,7 +29,7 @@ absl::Status CheckClassNames(const ModelConfig& config) {
   std::set<absl::string_view> before;
   size_t all_bytes = 0;
   for (const std::string& name : config.class_names) {
-    const std::string shown = absl::StrCat("\"", absl::CHexEscape(name.substr(0, kMaxClassNameBytes)), "\"");
+    const std::string shown = QuoteText(name, kMaxClassNameBytes);
     if (name.empty() || name.size() > kMaxClassNameBytes) {
       return absl::InvalidArgumentError(absl::StrCat("model.class_names: ", shown, " has ", name.size(),
                                                      " bytes, must have 1 to ", kMaxClassNameBytes));

@@ -7,14 +7,15 @@
 #include <set>
 
 #include "absl/strings/ascii.h"
-#include "absl/strings/escaping.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/string_view.h"
+#include "common/base/shown_text.h"
 #include "common/base/status_macros.h"
 #include "common/formats/document_index_writer.h"
 #include "common/model/class_name_check.h"
+#include "common/samples/place_of_class.h"
 
 namespace eps {
 namespace {
@@ -22,7 +23,9 @@ namespace {
 constexpr size_t kMaxListBytes = 200;  // in a message
 
 std::string Listed(const std::vector<std::string>& names) {
-  return absl::CHexEscape(absl::StrJoin(names, ", ").substr(0, kMaxListBytes));
+  const std::string all = absl::StrJoin(names, ", ");
+  const absl::string_view shown = CutText(all, kMaxListBytes);
+  return absl::StrCat(EscapeText(shown), shown.size() < all.size() ? "..." : "");
 }
 
 absl::StatusOr<std::unique_ptr<DocumentIndex>> OpenIndex(const DataConfig& of_tokens) {
@@ -31,24 +34,28 @@ absl::StatusOr<std::unique_ptr<DocumentIndex>> OpenIndex(const DataConfig& of_to
   return index;
 }
 
-absl::Status NoClass(const std::string& label, const std::vector<std::string>& names_of_model,
-                     const std::string& path) {
-  return absl::InvalidArgumentError(absl::StrCat(
-      "model.class_names: the label \"", absl::CHexEscape(label), "\" of ", path, " is none of the model's classes (",
-      Listed(names_of_model), "); for a new head with the table's own names give model.class_names"));
+// number: of the label, in the index.
+absl::Status NoClass(const std::string& label, int32_t number, const DocumentIndex& index,
+                     const std::vector<std::string>& names_of_model, const DataConfig& data) {
+  return absl::InvalidArgumentError(
+      absl::StrCat("model.class_names: the label ", QuoteText(label), " of ", PlaceOfClass(data, index, number),
+                   " is none of the model's classes (", Listed(names_of_model),
+                   "); for a new head with the table's own names give model.class_names"));
 }
 
 // By the names that the file has for its classes.
-absl::StatusOr<std::unordered_map<int32_t, int32_t>> NumbersByName(const std::vector<std::string>& names_in_file,
+absl::StatusOr<std::unordered_map<int32_t, int32_t>> NumbersByName(const DocumentIndex& index,
                                                                    const std::vector<std::string>& names_of_model,
-                                                                   const std::string& path) {
+                                                                   const DataConfig& data) {
+  const std::vector<std::string>& names_in_file = index.class_names();
   std::map<absl::string_view, int32_t> of_name;
   for (size_t i = 0; i < names_of_model.size(); ++i) of_name.emplace(names_of_model[i], i);
   std::unordered_map<int32_t, int32_t> numbers;
   for (size_t i = 0; i < names_in_file.size(); ++i) {
     const auto found = of_name.find(names_in_file[i]);
-    if (found == of_name.end()) return NoClass(names_in_file[i], names_of_model, path);
-    numbers.emplace(static_cast<int32_t>(i), found->second);
+    const auto number = static_cast<int32_t>(i);
+    if (found == of_name.end()) return NoClass(names_in_file[i], number, index, names_of_model, data);
+    numbers.emplace(number, found->second);
   }
   return numbers;
 }
@@ -62,7 +69,7 @@ std::optional<int32_t> WholeNumber(const std::string& name) {
 
 // By the whole numbers that the model has for names. Empty: it has none.
 absl::StatusOr<std::unordered_map<int32_t, int32_t>> NumbersByWholeNumber(
-    const DocumentIndex& index, const std::vector<std::string>& names_of_model, const std::string& path) {
+    const DocumentIndex& index, const std::vector<std::string>& names_of_model, const DataConfig& data) {
   std::unordered_multimap<int32_t, int32_t> of_whole;
   for (size_t i = 0; i < names_of_model.size(); ++i) {
     if (const auto whole = WholeNumber(names_of_model[i])) of_whole.emplace(*whole, i);
@@ -73,10 +80,10 @@ absl::StatusOr<std::unordered_map<int32_t, int32_t>> NumbersByWholeNumber(
     const std::optional<int32_t> label = index.label(document);
     if (!label.has_value() || numbers.count(*label) > 0) continue;
     const auto found = of_whole.find(*label);
-    if (found == of_whole.end()) return NoClass(absl::StrCat(*label), names_of_model, path);
+    if (found == of_whole.end()) return NoClass(absl::StrCat(*label), *label, index, names_of_model, data);
     if (of_whole.count(*label) > 1) {
       return absl::InvalidArgumentError(absl::StrCat("model.class_names: several are the number ", *label, " (",
-                                                     Listed(names_of_model), "), and the labels of ", path,
+                                                     Listed(names_of_model), "), and the labels of ", data.users_path(),
                                                      " are numbers: write them as names"));
     }
     numbers.emplace(*label, found->second);
@@ -118,18 +125,17 @@ absl::StatusOr<std::vector<std::string>> ClassNamesOf(const RunConfig& run, cons
   if (names.empty()) return NamesInData(run, of_tokens);
   for (size_t i = 0; i < run.all_sources().size(); ++i) {
     EPS_ASSIGN_OR_RETURN(const std::unique_ptr<DocumentIndex> index, OpenIndex(of_tokens.all_sources()[i].data));
-    EPS_RETURN_IF_ERROR(NumbersOfClasses(*index, names, run.all_sources()[i].data.path).status());
+    EPS_RETURN_IF_ERROR(NumbersOfClasses(*index, names, of_tokens.all_sources()[i].data).status());
   }
   return names;
 }
 
 absl::StatusOr<std::unordered_map<int32_t, int32_t>> NumbersOfClasses(const DocumentIndex& index,
                                                                       const std::vector<std::string>& names_of_model,
-                                                                      const std::string& path) {
+                                                                      const DataConfig& data) {
   if (names_of_model.empty()) return std::unordered_map<int32_t, int32_t>();
-  const std::vector<std::string>& names_in_file = index.class_names();
-  return names_in_file.empty() ? NumbersByWholeNumber(index, names_of_model, path)
-                               : NumbersByName(names_in_file, names_of_model, path);
+  return index.class_names().empty() ? NumbersByWholeNumber(index, names_of_model, data)
+                                     : NumbersByName(index, names_of_model, data);
 }
 
 absl::Status CheckClassesOfEvaluation(const RunConfig& evaluation, const RunConfig& of_tokens) {

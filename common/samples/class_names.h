@@ -23,10 +23,11 @@ absl::StatusOr<std::vector<std::string>> ClassNamesOf(const RunConfig& run, cons
 
 // The model's number of each class of a token file. Empty: the file's numbers are the model's. Whole numbers are names
 // too where the model calls a class by one, and then none of them is a class's number.
-// Errors: INVALID_ARGUMENT naming `path`, and a label that is none of the model's classes, or could be two of them
+// data: the token file as the run has it, for errors
+// Errors: INVALID_ARGUMENT naming the place of a label that is none of the model's classes, or could be two of them
 absl::StatusOr<std::unordered_map<int32_t, int32_t>> NumbersOfClasses(const DocumentIndex& index,
                                                                       const std::vector<std::string>& names_of_model,
-                                                                      const std::string& path);
+                                                                      const DataConfig& data);
 
 // Whether the labels of a run's evaluation mean what they do in its training. evaluation, of_tokens: `run` with the
 // evaluation's data, as the RunSpec has them and as a token file.

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "common/base/file_util.h"
 #include "common/formats/document_index.h"
 #include "common/formats/document_index_writer.h"
 #include "common/spec/run_config.h"
@@ -47,7 +48,7 @@ class ClassNamesTest : public ::testing::Test {
     const auto index = DocumentIndex::Open(DocumentIndexPath(source.data.path));
     EXPECT_OK(index);
     const std::string name = std::filesystem::path(source.data.path).stem();
-    return NumbersOfClasses(**index, names_of_model, name + ".tsv");
+    return NumbersOfClasses(**index, names_of_model, {.path = source.data.path, .made_from = dir_.File(name + ".tsv")});
   }
   absl::StatusOr<std::vector<std::string>> Names(const std::vector<DataSource>& of_tokens) {
     RunConfig tokens = run_;
@@ -107,12 +108,30 @@ TEST_F(ClassNamesTest, AWholeNumberIsANameWhereTheModelCallsAClassByOne) {
               IsOkAndHolds(UnorderedElementsAre(Pair(0, 2), Pair(1, 1))));
   EXPECT_THAT(Numbers(Source("d", {}, {1, 2}), {"01", "02"}),
               IsOkAndHolds(UnorderedElementsAre(Pair(1, 0), Pair(2, 1))));
-  EXPECT_THAT(Numbers(Source("e", {}, {1, 0}), stars), StatusIs(kInvalid, "the label \"0\" of e.tsv is none of"))
+  EXPECT_THAT(Numbers(Source("e", {}, {1, 0}), stars),
+              StatusIs(kInvalid, "e.tsv, counted from 1 without those that were left out, is none of"))
       << "and not the first class";
   EXPECT_THAT(Numbers(Source("f", {}, {0, 1}), {"1", "01"}),
-              StatusIs(kInvalid, "model.class_names: the label \"0\" of f.tsv"));
+              StatusIs(kInvalid, "model.class_names: the label \"0\" of document 1 of"));
   EXPECT_THAT(Numbers(Source("g", {}, {1}), {"1", "01"}),
-              StatusIs(kInvalid, "model.class_names: several are the number 1 (1, 01), and the labels of g.tsv"));
+              StatusIs(kInvalid, "model.class_names: several are the number 1 (1, 01), and the labels of"));
+}
+
+TEST_F(ClassNamesTest, ALabelThatIsNoClassIsNamedByItsLine) {
+  const auto refused = [&](const std::string& name, const std::string& rows, const DataSource& tokens,
+                           const std::vector<std::string>& names_of_model) {
+    EXPECT_OK(WriteFileAtomically(dir_.File(name), "text\tlabel\n" + rows));
+    const auto index = DocumentIndex::Open(DocumentIndexPath(tokens.data.path));
+    return NumbersOfClasses(**index, names_of_model, {.path = tokens.data.path, .made_from = dir_.File(name)}).status();
+  };
+  EXPECT_THAT(refused("a.tsv", "x\tgut\n\ny\tgut \nz\tgut \n", Source("a", {"gut", "gut "}), {"gut", "schlecht"}),
+              StatusIs(kInvalid, "the label \"gut \" of " + dir_.File("a.tsv") +
+                                     ", line 4, byte offset 18, is none of the model's classes (gut, schlecht)"));
+  EXPECT_THAT(refused("b.tsv", "x\t1\ny\t07\n", Source("b", {}, {1, 7}), {"1", "2"}),
+              StatusIs(kInvalid, "the label \"7\" of " + dir_.File("b.tsv") + ", line 3, byte offset 15, is none"));
+  EXPECT_THAT(refused("c.tsv", "x\tнет\n", Source("c", {"нет"}), {"да", "\"maybe\""}),
+              StatusIs(kInvalid, "the label \"нет\" of " + dir_.File("c.tsv") +
+                                     ", line 2, byte offset 11, is none of the model's classes (да, \\\"maybe\\\")"));
 }
 
 TEST_F(ClassNamesTest, AnEvaluationWithNamesIsRefusedForAModelThatHasNone) {

@@ -13,6 +13,7 @@
 #include "common/base/status_macros.h"
 #include "common/formats/document_index_writer.h"
 #include "common/samples/class_names.h"
+#include "common/samples/place_of_class.h"
 
 namespace eps {
 namespace {
@@ -40,7 +41,7 @@ class ClassifiedSamples : public SampleSource {
 
   // Before all else. Errors: MakeClassifiedSamples'
   absl::Status NumberClasses(const ModelConfig& model) {
-    EPS_ASSIGN_OR_RETURN(numbers_, NumbersOfClasses(*index_, model.class_names, data_.users_path()));
+    EPS_ASSIGN_OR_RETURN(numbers_, NumbersOfClasses(*index_, model.class_names, data_));
     return CheckDocuments(model);
   }
 
@@ -86,7 +87,8 @@ class ClassifiedSamples : public SampleSource {
       }
       if (*label >= model.num_classes) {
         return absl::InvalidArgumentError(absl::StrCat("model.classes: ", model.num_classes, ", but ",
-                                                       data_.DocumentName(d), " is of class ", *label, " (from 0)"));
+                                                       PlaceOfClass(data_, *index_, *index_->label(d)), " is of class ",
+                                                       *label, " (from 0)"));
       }
       if (model.num_types < 2 && index_->second_part(d) < num_tokens(d)) {
         return absl::InvalidArgumentError(absl::StrCat("model.types: ", model.num_types, ", but ",

@@ -78,6 +78,12 @@ class JoinedSamples : public SampleSource {
   const int64_t num_samples_;
 };
 
+// What to do about a token file and an index that do not belong together. Those of a run were never the user's to make.
+std::string MakeAnew(const DataConfig& data) {
+  if (data.made_from.empty()) return "make both anew with `eps tokenize`";
+  return absl::StrCat("remove both, and the next start makes them anew from ", data.made_from);
+}
+
 // The index of the file's documents. Errors: INVALID_ARGUMENT there is none, or it is of other tokens
 absl::StatusOr<std::unique_ptr<DocumentIndex>> OpenIndex(const DataConfig& data, const TokenFile& file) {
   const std::string index_path = DocumentIndexPath(data.path);
@@ -85,6 +91,10 @@ absl::StatusOr<std::unique_ptr<DocumentIndex>> OpenIndex(const DataConfig& data,
   if (absl::IsNotFound(index.status())) {
     return absl::InvalidArgumentError(absl::StrCat("data.documents: ", data.path, " has no index of them beside it (",
                                                    index_path, "); `eps tokenize` writes both"));
+  }
+  if (absl::IsInvalidArgument(index.status()) && !data.made_from.empty()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(data.field, ".documents: ", index.status().message(), "; ", MakeAnew(data)));
   }
   EPS_RETURN_IF_ERROR_WITH(index.status(), absl::StrCat(data.field, ".documents"));
   if ((*index)->token_bytes() != TokenBytes(data)) {
@@ -94,7 +104,7 @@ absl::StatusOr<std::unique_ptr<DocumentIndex>> OpenIndex(const DataConfig& data,
   if ((*index)->num_tokens() != file.num_tokens()) {
     return absl::InvalidArgumentError(absl::StrCat(data.field, ".documents: ", index_path, " is of ",
                                                    (*index)->num_tokens(), " tokens, but ", data.path, " has ",
-                                                   file.num_tokens(), "; make both anew with `eps tokenize`"));
+                                                   file.num_tokens(), "; ", MakeAnew(data)));
   }
   return index;
 }

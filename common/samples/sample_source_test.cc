@@ -207,7 +207,8 @@ TEST_F(SampleSourceTest, ClassesWithNamesHaveTheModelsNumbers) {
   EXPECT_THAT(Sample(2).labels, ElementsAre(2));
   run_.model.class_names = {"good", "negative", "neutral"};
   EXPECT_THAT(SampleSource::Open(run_),
-              StatusIs(absl::StatusCode::kInvalidArgument, "the label \"positive\" of " + path()));
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       "the label \"positive\" of document 1 of " + path() + ", counted from 0, is none"));
 }
 
 TEST_F(SampleSourceTest, ClassesByNumberHaveTheModelsNumbersWhereTheseAreItsNames) {
@@ -216,7 +217,8 @@ TEST_F(SampleSourceTest, ClassesByNumberHaveTheModelsNumbersWhereTheseAreItsName
   EXPECT_THAT(Sample(0).labels, ElementsAre(2));
   EXPECT_THAT(Sample(1).labels, ElementsAre(0));
   run_.model.class_names = {"1", "2", "3"};
-  EXPECT_THAT(SampleSource::Open(run_), StatusIs(absl::StatusCode::kInvalidArgument, "the label \"0\" of " + path()));
+  EXPECT_THAT(SampleSource::Open(run_),
+              StatusIs(absl::StatusCode::kInvalidArgument, "the label \"0\" of document 0 of " + path()));
 }
 
 TEST_F(SampleSourceTest, ClassesThatTheModelDoesNotHaveAreRefused) {
@@ -246,10 +248,35 @@ TEST_F(SampleSourceTest, ErrorsNameTheUsersFileWhereTheTokensWereMadeOfOne) {
   run_.model.num_types = 1;
   refused("document 1 of lab.tsv, counted from 1 without those that were left out, is a pair of texts");
   run_.model.class_names = {"1", "2", "3"};
-  refused("the label \"0\" of lab.tsv");
+  refused("the label \"0\" of document 1 of lab.tsv");
   ASSERT_NO_FATAL_FAILURE(WriteIndex(false));
   run_.model.class_names = {};
   refused("data.path: the documents of lab.tsv have no classes");
+}
+
+TEST_F(SampleSourceTest, AClassThatTheModelDoesNotHaveIsNamedByItsLine) {
+  ASSERT_NO_FATAL_FAILURE(WriteClasses());
+  run_.model.num_classes = 2;
+  run_.data.made_from = dir_.File("lab.tsv");
+  ASSERT_OK(WriteFileAtomically(run_.data.made_from, "a\t0\nb\t2\nc\t1\n"));
+  run_.data.has_table_header = false;
+  run_.data.text_column = "1";
+  run_.data.label_column = "2";
+  EXPECT_THAT(SampleSource::Open(run_),
+              StatusIs(absl::StatusCode::kInvalidArgument, "model.classes: 2, but " + run_.data.made_from +
+                                                               ", line 2, byte offset 4, is of class 2 (from 0)"));
+}
+
+TEST_F(SampleSourceTest, TokensOfTheRunsOwnAreNotTheUsersToMake) {
+  run_.data.documents = DocumentMode::kPacked;
+  run_.data.made_from = "book.txt";
+  const auto refused = [this](const std::string& message) {
+    EXPECT_THAT(SampleSource::Open(run_), StatusIs(absl::StatusCode::kInvalidArgument, message));
+  };
+  ASSERT_OK(WriteFileAtomically(path(), std::string(20, '\1')));
+  refused("has 10; remove both, and the next start makes them anew from book.txt");
+  ASSERT_OK(WriteFileAtomically(path() + ".docs", "not an index"));
+  refused("remove both, and the next start makes them anew from book.txt");
 }
 
 TEST_F(SampleSourceTest, WhatIsMissingOrDoesNotMatchIsNamed) {

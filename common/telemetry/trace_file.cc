@@ -2,52 +2,91 @@
 
 #include <cstdint>
 #include <map>
+#include <string>
+#include <utility>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
+#include "common/base/json_text.h"
+#include "common/base/shown_text.h"
 #include "common/base/status_macros.h"
 #include "nlohmann/json.hpp"
 
 namespace eps {
 namespace {
 
-using Json = nlohmann::ordered_json;
+using Json = nlohmann::json;
+using OrderedJson = nlohmann::ordered_json;  // as it is written
+
+constexpr int kMaxDepth = 4;
+
+// Reads members of an object; what is wrong is said by their names.
+class Members {
+ public:
+  explicit Members(const Json& object, std::string prefix = "") : object_(object), prefix_(std::move(prefix)) {}
+
+  // Null where it is absent, or where this is no object.
+  const Json* Find(const char* key) const {
+    if (!object_.is_object()) return nullptr;
+    const auto found = object_.find(key);
+    return found == object_.end() ? nullptr : &*found;
+  }
+  absl::StatusOr<std::string> Text(const char* key) const {
+    const Json* value = Find(key);
+    if (value == nullptr || !value->is_string()) return Bad(key, value, "must be a string");
+    return value->get<std::string>();
+  }
+  absl::StatusOr<double> Number(const char* key) const {
+    const Json* value = Find(key);
+    if (value == nullptr || !value->is_number()) return Bad(key, value, "must be a number");
+    return value->get<double>();
+  }
+  absl::StatusOr<int64_t> Whole(const char* key) const {
+    const Json* value = Find(key);
+    if (value == nullptr || !value->is_number_integer()) return Bad(key, value, "must be a whole number");
+    return value->get<int64_t>();
+  }
+  // Of an object in it.
+  absl::StatusOr<std::string> TextOf(const char* key, const char* inner) const {
+    static const Json kNone;
+    const Json* value = Find(key);
+    return Members(value == nullptr ? kNone : *value, absl::StrCat(key, ".")).Text(inner);
+  }
+
+ private:
+  absl::Status Bad(const char* key, const Json* value, const char* wanted) const {
+    return absl::InvalidArgumentError(absl::StrCat(prefix_, key, ": ", value == nullptr ? "missing, " : "", wanted));
+  }
+
+  const Json& object_;
+  const std::string prefix_;
+};
 
 // Puts one line of a log where it belongs.
 class LogReader {
  public:
   absl::Status Read(const Json& line) {
-    const std::string kind = line.at("ph").get<std::string>(), name = line.at("name").get<std::string>();
-    if (!line.at("tid").is_number_integer()) return absl::InvalidArgumentError("tid: must be a whole number");
-    const auto track = line.at("tid").get<int64_t>();
+    const Members members(line);
+    EPS_ASSIGN_OR_RETURN(const std::string kind, members.Text("ph"));
+    EPS_ASSIGN_OR_RETURN(const std::string name, members.Text("name"));
+    EPS_ASSIGN_OR_RETURN(const int64_t track, members.Whole("tid"));
     if (kind == "M" && name == "process_name") {
-      process_ = line.at("args").at("name").get<std::string>();
+      EPS_ASSIGN_OR_RETURN(process_, members.TextOf("args", "name"));
     } else if (kind == "M" && name == "thread_name") {
+      EPS_ASSIGN_OR_RETURN(const std::string thread, members.TextOf("args", "name"));
       const auto [found, is_new] = places_.emplace(track, tracks_.size());
       if (!is_new) return absl::InvalidArgumentError(absl::StrCat("tid ", track, " has a name already"));
-      tracks_.push_back({.process = "", .thread = line.at("args").at("name").get<std::string>(), .events = {}});
+      tracks_.push_back({.process = "", .thread = thread, .events = {}});
     } else if (kind == "X") {
       const auto found = places_.find(track);
       if (found == places_.end()) return absl::InvalidArgumentError(absl::StrCat("tid ", track, " has no name"));
-      TraceEvent event = {.name = name,
-                          .begin = 1e-6 * line.at("ts").get<double>(),
-                          .end = 1e-6 * (line.at("ts").get<double>() + line.at("dur").get<double>())};
-      if (line.contains("args")) {
-        const Json& args = line.at("args");
-        event.detail = args.value("detail", "");
-        if (args.contains("copied_bytes")) {
-          if (!args.at("copied_bytes").is_number_integer()) {
-            return absl::InvalidArgumentError("copied_bytes: must be a whole number");
-          }
-          event.copied_bytes = args.at("copied_bytes").get<int64_t>();
-          event.copy_seconds = args.at("copy_seconds").get<double>();
-        }
-      }
+      EPS_ASSIGN_OR_RETURN(TraceEvent event, ReadEvent(members, name));
       tracks_[found->second].events.push_back(std::move(event));
     } else if (kind != "M") {
-      return absl::InvalidArgumentError(absl::StrCat("ph is \"", kind, "\", must be M or X"));
+      return absl::InvalidArgumentError(absl::StrCat("ph is ", QuoteText(kind), ", must be M or X"));
     }
     return absl::OkStatus();
   }
@@ -58,17 +97,32 @@ class LogReader {
   }
 
  private:
+  static absl::StatusOr<TraceEvent> ReadEvent(const Members& members, const std::string& name) {
+    EPS_ASSIGN_OR_RETURN(const double begin, members.Number("ts"));
+    EPS_ASSIGN_OR_RETURN(const double length, members.Number("dur"));
+    TraceEvent event = {.name = name, .begin = 1e-6 * begin, .end = 1e-6 * (begin + length)};
+    const Json* found = members.Find("args");
+    if (found == nullptr) return event;
+    if (!found->is_object()) return absl::InvalidArgumentError("args: must be an object");
+    const Members args(*found, "args.");
+    if (args.Find("detail") != nullptr) {
+      EPS_ASSIGN_OR_RETURN(event.detail, args.Text("detail"));
+    }
+    if (args.Find("copied_bytes") != nullptr) {
+      EPS_ASSIGN_OR_RETURN(event.copied_bytes, args.Whole("copied_bytes"));
+      EPS_ASSIGN_OR_RETURN(event.copy_seconds, args.Number("copy_seconds"));
+    }
+    return event;
+  }
+
   std::string process_;
   std::map<int64_t, size_t> places_;  // of a track, by tid
   std::vector<TraceTrack> tracks_;
 };
 
 absl::Status ReadLine(absl::string_view line, LogReader& reader) {
-  try {
-    return reader.Read(Json::parse(line.begin(), line.end()));
-  } catch (const Json::exception& error) {
-    return absl::InvalidArgumentError(error.what());
-  }
+  EPS_ASSIGN_OR_RETURN(const Json parsed, ParseJson(line, kMaxDepth));
+  return reader.Read(parsed);
 }
 
 }  // namespace
@@ -93,7 +147,7 @@ absl::StatusOr<std::vector<TraceTrack>> ParseTraceLog(absl::string_view text) {
 // Written an event at a time: a trace has hundreds of thousands, and would take a kilobyte each as one JSON value.
 std::string ToChromeTrace(absl::Span<const TraceTrack> tracks) {
   std::string text = R"({"displayTimeUnit":"ms","traceEvents":[)";
-  auto add = [&text, is_first = true](const Json& event) mutable {
+  auto add = [&text, is_first = true](const OrderedJson& event) mutable {
     absl::StrAppend(&text, is_first ? "\n" : ",\n", event.dump());
     is_first = false;
   };
@@ -101,9 +155,9 @@ std::string ToChromeTrace(absl::Span<const TraceTrack> tracks) {
   int thread = 0;
   for (const TraceTrack& track : tracks) {
     const auto [process, is_new] = processes.emplace(track.process, static_cast<int>(processes.size()) + 1);
-    const Json place = {{"pid", process->second}, {"tid", ++thread}};
-    const auto describe = [&](const char* what, Json value) {
-      Json event = {{"ph", "M"}, {"name", what}, {"args", std::move(value)}};
+    const OrderedJson place = {{"pid", process->second}, {"tid", ++thread}};
+    const auto describe = [&](const char* what, OrderedJson value) {
+      OrderedJson event = {{"ph", "M"}, {"name", what}, {"args", std::move(value)}};
       event.update(place);
       add(event);
     };
@@ -111,7 +165,7 @@ std::string ToChromeTrace(absl::Span<const TraceTrack> tracks) {
     describe("thread_name", {{"name", track.thread}});
     describe("thread_sort_index", {{"sort_index", thread}});
     for (const TraceEvent& event : track.events) {
-      Json json = {
+      OrderedJson json = {
           {"ph", "X"}, {"name", event.name}, {"ts", 1e6 * event.begin}, {"dur", 1e6 * (event.end - event.begin)}};
       json.update(place);
       if (!event.detail.empty()) json["args"]["detail"] = event.detail;

@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
+#include "common/base/utf8.h"
 #include "common/tokenizer/unicode_text.h"
-#include "common/tokenizer/utf8.h"
 
 namespace eps {
 namespace {

@@ -9,8 +9,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "common/base/status_macros.h"
+#include "common/base/utf8.h"
 #include "common/tokenizer/byte_alphabet.h"
-#include "common/tokenizer/utf8.h"
 
 namespace eps {
 namespace {

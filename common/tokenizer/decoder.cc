@@ -10,10 +10,10 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "common/base/status_macros.h"
+#include "common/base/utf8.h"
 #include "common/tokenizer/byte_alphabet.h"
 #include "common/tokenizer/metaspace.h"
 #include "common/tokenizer/text_pattern.h"
-#include "common/tokenizer/utf8.h"
 
 namespace eps {
 namespace {

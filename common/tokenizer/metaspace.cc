@@ -3,7 +3,7 @@
 #include <optional>
 
 #include "common/base/status_macros.h"
-#include "common/tokenizer/utf8.h"
+#include "common/base/utf8.h"
 
 namespace eps {
 namespace {

@@ -5,9 +5,9 @@
 
 #include "absl/strings/string_view.h"
 #include "common/base/status_macros.h"
+#include "common/base/utf8.h"
 #include "common/tokenizer/text_pattern.h"
 #include "common/tokenizer/unicode_text.h"
-#include "common/tokenizer/utf8.h"
 
 namespace eps {
 namespace {

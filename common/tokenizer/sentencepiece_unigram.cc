@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <limits>
 
-#include "common/tokenizer/utf8.h"
+#include "common/base/utf8.h"
 
 namespace eps {
 namespace {

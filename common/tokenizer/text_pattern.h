@@ -8,9 +8,9 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "common/base/utf8.h"
 #include "common/tokenizer/json_node.h"
 #include "common/tokenizer/pattern.h"
-#include "common/tokenizer/utf8.h"
 
 namespace eps {
 

@@ -4,9 +4,9 @@
 #include <memory>
 
 #include "absl/strings/string_view.h"
+#include "common/base/utf8.h"
 #include "common/tokenizer/example_tokenizers.h"
 #include "common/tokenizer/tokenizer_json.h"
-#include "common/tokenizer/utf8.h"
 
 namespace {
 

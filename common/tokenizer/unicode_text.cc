@@ -6,7 +6,7 @@
 #include <unicode/uchar.h>
 
 #include "common/base/status_macros.h"
-#include "common/tokenizer/utf8.h"
+#include "common/base/utf8.h"
 
 namespace eps {
 namespace {

@@ -22,19 +22,22 @@
 #include "common/base/new_folder.h"
 #include "common/base/sha256.h"
 #include "common/base/status_macros.h"
+#include "common/base/utf8.h"
 #include "common/corpus/tokenize_corpus.h"
 #include "common/formats/document_index_writer.h"
 #include "common/tokenizer/tokenizer.h"
 #include "common/tokenizer/tokenizer_settings.h"
-#include "common/tokenizer/utf8.h"
 #include "eps_server/data/data_mark.h"
+#include "eps_server/data/token_sums.h"
 #include "nlohmann/json.hpp"
 
 namespace eps::server {
 namespace {
 
 constexpr int kFormat = 2, kFormerFormat = 1;  // of tokens.json
-constexpr char kWrittenBy[] = "written_by";    // in it, beside what the file was made from: ChatTemplateChoice's name
+// In it, beside what the file was made from.
+constexpr char kWrittenBy[] = "written_by";  // ChatTemplateChoice's name
+constexpr char kSums[] = "sums";             // SumTokenFiles'; none: an earlier version wrote it
 
 absl::StatusOr<std::unique_ptr<Tokenizer>> TokenizerOf(const DataConfig& data) {
   if (data.tokenizer == TokenForm::kBytes) return MakeByteTokenizer();
@@ -101,26 +104,35 @@ nlohmann::json WithoutPath(nlohmann::json origin) {
   return origin;
 }
 
-// The template of the token file's conversations (WithTokenFile) where it is there with its index, and was made from
-// `origin`; nullopt: it has to be made.
-std::optional<std::string> FindMade(const std::string& folder, const nlohmann::json& origin, FormerTokens former) {
+// Of a run that goes on: the template of the token file's conversations (WithTokenFile) where it is there with its index,
+// was made from `origin`, and is as it was written; nullopt: it has to be made. Errors: CANCELLED by `work`
+absl::StatusOr<std::optional<std::string>> FindMade(const std::string& folder, const nlohmann::json& origin,
+                                                    LongWork* work) {
+  const std::optional<std::string> none;
   std::error_code ignored;
   const std::string tokens = TokenPath(folder);
   for (const std::string& path : {tokens, DocumentIndexPath(tokens)}) {
-    if (!std::filesystem::is_regular_file(path, ignored)) return std::nullopt;
+    if (!std::filesystem::is_regular_file(path, ignored)) return none;
   }
   const absl::StatusOr<std::string> text = ReadFile(OriginPath(folder), 1 << 16);
-  if (!text.ok()) return std::nullopt;
+  if (!text.ok()) return none;
   nlohmann::json made = nlohmann::json::parse(*text, nullptr, /*allow_exceptions=*/false);
-  if (!made.is_object()) return std::nullopt;
-  const bool goes_on = former == FormerTokens::kKept;
-  const bool is_former = goes_on && made.value("format", nlohmann::json()) == kFormerFormat;
-  if (is_former && AgreeInWhatBothSay(WithoutPath(made), origin)) return "";
+  if (!made.is_object()) return none;
   const nlohmann::json written_by = made.value(kWrittenBy, nlohmann::json());
+  const nlohmann::json sums = made.value(kSums, nlohmann::json());
   made.erase(kWrittenBy);
-  const bool is_same = goes_on ? WithoutPath(made) == WithoutPath(origin) : made == origin;
-  if (!is_same || !written_by.is_string()) return std::nullopt;
-  return written_by.get<std::string>();
+  made.erase(kSums);
+  const bool is_former = made.value("format", nlohmann::json()) == kFormerFormat;
+  if (!is_former && !written_by.is_string()) return none;
+  const bool is_same =
+      is_former ? AgreeInWhatBothSay(WithoutPath(made), origin) : WithoutPath(std::move(made)) == WithoutPath(origin);
+  if (!is_same) return none;
+  EPS_ASSIGN_OR_RETURN(const std::string damage, FindDamage(tokens, sums, work));
+  if (!damage.empty()) {
+    LogWarning("data_tokens_damaged", {{"token_file", tokens}, {"reason", damage}, {"made_anew", "true"}});
+    return none;
+  }
+  return std::make_optional(is_former ? std::string() : written_by.get<std::string>());
 }
 
 // Errors: TokenizeCorpus's, naming data's field
@@ -143,8 +155,14 @@ absl::StatusOr<TokenizeReport> Tokenize(const DataConfig& data, const Tokenizer&
                              {"chat_template_chosen", done->chat_template_reason},
                              {"specials_as_text", done->notes.specials_as_text},
                              {"replaced_surrogates", done->notes.replaced_surrogates},
+                             {"replaced_bytes", done->notes.replaced_bytes},
                              {"skipped_lines", done->notes.skipped_lines},
                              {"seconds", done->seconds}});
+  if (done->notes.replaced_bytes > 0) {
+    LogWarning(
+        "data_not_utf8",
+        {{"replaced_bytes", done->notes.replaced_bytes}, {"first", done->notes.first_replaced}, {"remedy", kToUtf8}});
+  }
   for (const std::string& reason : done->notes.skip_reasons) LogWarning("data_line_skipped", {{"reason", reason}});
   return done;
 }
@@ -180,6 +198,7 @@ absl::StatusOr<std::string> MakeNew(const DataConfig& data, const Tokenizer& tok
   options.out = NewTokenPath(folder);
   EPS_ASSIGN_OR_RETURN(const TokenizeReport report, Tokenize(data, tokenizer, options, work));
   origin[kWrittenBy] = report.chat_template;
+  EPS_ASSIGN_OR_RETURN(origin[kSums], SumTokenFiles(options.out, work));
   EPS_RETURN_IF_ERROR(WriteFileAtomically(NewOriginPath(folder), origin.dump(2) + "\n"));
   return report.chat_template;
 }
@@ -251,7 +270,11 @@ absl::StatusOr<RunConfig> WithTokenFile(const RunConfig& run, const std::string&
   EPS_ASSIGN_OR_RETURN(const nlohmann::json origin, Origin(data, *tokenizer, options));
   DropNew(folder);  // of a process that was killed
   std::string token_path = TokenPath(folder);
-  std::optional<std::string> chat_template = FindMade(folder, origin, former);
+  std::optional<std::string> chat_template;
+  // A new run reads its data itself: a mark looks at parts of a large file alone, and does not see every edit.
+  if (former == FormerTokens::kKept) {
+    EPS_ASSIGN_OR_RETURN(chat_template, FindMade(folder, origin, work));
+  }
   if (chat_template.has_value()) {
     LogInfo("data_tokens_kept", {{"path", data.path}, {"token_file", token_path}});
   } else {
@@ -274,7 +297,12 @@ absl::StatusOr<RunConfig> WithTokenFile(const RunConfig& run, const std::string&
                  .keeps_uncounted = data.keeps_uncounted,
                  .order = data.order,
                  .seed = data.seed,
-                 .mask = mask};
+                 .mask = mask,
+                 // By which an error finds a row of the user's own table.
+                 .text_column = data.text_column,
+                 .second_text_column = data.second_text_column,
+                 .label_column = data.label_column,
+                 .has_table_header = data.has_table_header};
   return result;
 }
 
@@ -290,6 +318,14 @@ absl::StatusOr<RunConfig> WithTokenFiles(const RunConfig& run, const std::string
     result.sources[i].data = one.data;
   }
   return result;
+}
+
+bool HoldsNewTokens(const std::string& folder) {
+  std::error_code ignored;
+  for (const std::string& one : TokenFolders(folder)) {
+    if (std::filesystem::exists(NewOriginPath(one), ignored)) return true;
+  }
+  return false;
 }
 
 absl::Status AcceptNewTokens(const std::string& folder) {

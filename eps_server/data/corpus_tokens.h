@@ -15,15 +15,17 @@ namespace eps::server {
 
 // What becomes of a token file that is there already.
 enum class FormerTokens {
-  // It is taken if it was made from the same by this version, else made anew in its place.
+  // It is made anew in its place: a run that begins reads its data itself, as nothing that is cheap to look at says for
+  // sure that a large file is as it was.
   kReplaced,
-  // Of a run that goes on: also if an earlier version of this program made it from the same, as far as it says: what the run
-  // began with may have been cut and marked by other rules. What has to be made lies beside it until AcceptNewTokens.
+  // Of a run that goes on: it is taken if it was made from the same, as far as it says, also by an earlier version of this
+  // program: what the run began with may have been cut and marked by other rules. One that is damaged is not taken, and
+  // the log says so. What has to be made lies beside it until AcceptNewTokens.
   kKept,
 };
 
 // `run`, with data that is a token file: as it is, or, where run.data needs tokenizing, with one in `folder`, which is
-// made here, with tokens.json, which says from what, unless there is one to take.
+// made here, with tokens.json, which says from what, and its sums, unless there is one to take.
 // Of such a one the result's data.chat_template is that by which its conversations were written, never "auto"; "": it
 // holds none, or an earlier version made it, which did not say.
 //
@@ -38,6 +40,8 @@ absl::StatusOr<RunConfig> WithTokenFile(const RunConfig& run, const std::string&
 absl::StatusOr<RunConfig> WithTokenFiles(const RunConfig& run, const std::string& folder, int threads,
                                          FormerTokens former = FormerTokens::kReplaced, LongWork* work = nullptr);
 
+// Whether kKept left anything in `folder` or the folders in it.
+bool HoldsNewTokens(const std::string& folder);
 // Of `folder` and the folders in it: puts what kKept left beside a token file in its place. Who has it open reads on.
 // Errors: the system's
 absl::Status AcceptNewTokens(const std::string& folder);

@@ -15,6 +15,7 @@
 #include "common/spec/run_config.h"
 #include "common/testing/status_matchers.h"
 #include "common/testing/temp_dir.h"
+#include "eps_server/data/data_mark.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
@@ -24,6 +25,8 @@ namespace {
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::internal::CaptureStderr;
+using ::testing::internal::GetCapturedStderr;
 
 class CorpusTokensTest : public ::testing::Test {
  protected:
@@ -61,16 +64,27 @@ TEST_F(CorpusTokensTest, BadLinesAreSkippedWhereTheRunSaysSo) {
   EXPECT_THAT(ReadFile(run.data.path), IsOkAndHolds(std::string("a\0b\0c\0", 6)));
 }
 
-TEST_F(CorpusTokensTest, WhatWasMadeFromTheSameIsKeptAndElseMadeAnew) {
+TEST_F(CorpusTokensTest, ARunThatBeginsReadsItsDataItself) {
+  // The edit is in none of the places of a large file that its mark looks at, and leaves its size as it was.
+  const std::string line = "{\"text\": \"abc\"}\n";
+  std::string lines;
+  while (lines.size() < size_t{5} << 20) lines += line;
+  Write(lines);
+  ASSERT_OK_AND_ASSIGN(const DataMark before, MarkDataFile(run_.data.path));
+  ASSERT_OK_AND_ASSIGN(const RunConfig run, WithTokenFile(run_, folder(), 2));
+  ASSERT_OK_AND_ASSIGN(const std::string tokens, ReadFile(run.data.path));
+  lines.replace(((size_t{66} << 10) / line.size() + 1) * line.size() + 10, 1, "z");
+  Write(lines);
+  ASSERT_OK_AND_ASSIGN(const DataMark after, MarkDataFile(run_.data.path));
+  ASSERT_TRUE(before == after) << "a test of nothing";
+  ASSERT_OK(WithTokenFile(run_, folder(), 2));
+  ASSERT_OK_AND_ASSIGN(const std::string made, ReadFile(run.data.path));
+  EXPECT_EQ(made.size(), tokens.size());
+  EXPECT_NE(made, tokens);
+}
+
+TEST_F(CorpusTokensTest, WhatSaysWhatAFileWasMadeFromSaysHow) {
   Write("{\"text\": \"abc\"}\n");
-  ASSERT_OK_AND_ASSIGN(const RunConfig run, WithTokenFile(run_, folder(), 1));
-  const auto made = std::filesystem::last_write_time(run.data.path);
-  ASSERT_OK(WithTokenFile(run_, folder(), 1));
-  EXPECT_EQ(std::filesystem::last_write_time(run.data.path), made);
-  Write("{\"text\": \"abcd\"}\n");
-  ASSERT_OK(WithTokenFile(run_, folder(), 1));
-  ASSERT_OK_AND_ASSIGN(auto index, DocumentIndex::Open(DocumentIndexPath(run.data.path)));
-  EXPECT_EQ(index->num_tokens(), 4);
   run_.data.counts_all = true;
   ASSERT_OK(WithTokenFile(run_, folder(), 1));
   EXPECT_THAT(*ReadFile(folder() + "/tokens.json"), HasSubstr("\"counts_all\": true"));
@@ -82,11 +96,32 @@ TEST_F(CorpusTokensTest, ARunThatGoesOnKeepsTheTokensOfDataThatWereMoved) {
   const std::string moved = run_.data.path + ".elsewhere.jsonl";
   std::filesystem::rename(run_.data.path, moved);
   run_.data.path = moved;
-  ASSERT_OK(WriteFileAtomically(run.data.path, "as they were"));
-  ASSERT_OK(WithTokenFile(run_, folder(), 1, FormerTokens::kKept));
-  EXPECT_THAT(ReadFile(run.data.path), IsOkAndHolds("as they were"));
-  ASSERT_OK(WithTokenFile(run_, folder(), 1));  // another run
-  EXPECT_THAT(ReadFile(run.data.path), IsOkAndHolds(std::string("a\0b\0c\0", 6)));
+  ASSERT_OK_AND_ASSIGN(const RunConfig kept, WithTokenFile(run_, folder(), 1, FormerTokens::kKept));
+  EXPECT_EQ(kept.data.path, run.data.path);
+  EXPECT_FALSE(HoldsNewTokens(folder()));
+}
+
+TEST_F(CorpusTokensTest, ARunThatGoesOnMakesDamagedTokensAnew) {
+  Write("{\"text\": \"abc\"}\n{\"text\": \"defg\"}\n");
+  ASSERT_OK_AND_ASSIGN(const RunConfig run, WithTokenFile(run_, folder(), 1));
+  const auto before = TreeOf(folder());
+  for (const std::string& path : {run.data.path, DocumentIndexPath(run.data.path)}) {
+    ASSERT_OK_AND_ASSIGN(const std::string good, ReadFile(path));
+    std::string flipped = good;
+    flipped.back() ^= 1;
+    for (const std::string& bad : {flipped, good.substr(0, good.size() - 2), std::string()}) {
+      ASSERT_OK(WriteFileAtomically(path, bad));
+      CaptureStderr();
+      ASSERT_OK_AND_ASSIGN(const RunConfig made, WithTokenFile(run_, folder(), 1, FormerTokens::kKept));
+      const std::string log = GetCapturedStderr();
+      EXPECT_THAT(log, HasSubstr("WARNING data_tokens_damaged token_file=" + run.data.path));
+      EXPECT_THAT(log, HasSubstr(path + (bad.size() == good.size() ? " is not as it was written" : " has ")));
+      EXPECT_TRUE(HoldsNewTokens(folder()));
+      ASSERT_OK(SampleSource::Open(made).status());
+      ASSERT_OK(AcceptNewTokens(folder()));
+      EXPECT_EQ(TreeOf(folder()), before);
+    }
+  }
 }
 
 TEST_F(CorpusTokensTest, TheTemplateThatAutoTurnedOutToBeIsKnownAlsoOfAFileThatIsKept) {
@@ -106,16 +141,21 @@ TEST_F(CorpusTokensTest, ARunThatGoesOnTakesWhatAnEarlierVersionMadeOfTheSame) {
   nlohmann::json origin = nlohmann::json::parse(*ReadFile(folder() + "/tokens.json"));
   origin["format"] = 1;
   origin["num_classes"] = 0;
-  for (const char* key : {"written_by", "model_template", "bos", "eos", "skips_bad_lines"}) origin.erase(key);
+  for (const char* key : {"written_by", "sums", "model_template", "bos", "eos", "skips_bad_lines"}) origin.erase(key);
   const auto be_of_earlier_version = [&] {
     ASSERT_OK(WriteFileAtomically(folder() + "/tokens.json", origin.dump()));
-    ASSERT_OK(WriteFileAtomically(run.data.path, "by other rules"));
+    ASSERT_OK(WriteFileAtomically(run.data.path, "others"));  // three of two bytes
   };
   be_of_earlier_version();
   ASSERT_OK(WithTokenFile(run_, folder(), 1, FormerTokens::kKept));
-  EXPECT_THAT(ReadFile(run.data.path), IsOkAndHolds("by other rules"));
+  EXPECT_THAT(ReadFile(run.data.path), IsOkAndHolds("others"));
   ASSERT_OK(WithTokenFile(run_, folder(), 1, FormerTokens::kReplaced));
   EXPECT_THAT(ReadFile(run.data.path), IsOkAndHolds(std::string("a\0b\0c\0", 6)));
+
+  be_of_earlier_version();
+  ASSERT_OK(WriteFileAtomically(run.data.path, "cut"));
+  ASSERT_OK(WithTokenFile(run_, folder(), 1, FormerTokens::kKept));
+  EXPECT_TRUE(HoldsNewTokens(folder())) << "a length that its index does not have";
 
   be_of_earlier_version();
   run_.data.counts_all = true;

@@ -3,9 +3,11 @@
 #include <algorithm>
 #include <memory>
 #include <optional>
+#include <string>
 #include <utility>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
 #include "common/base/log.h"
@@ -21,26 +23,33 @@ std::vector<double> WeightsOf(const RunConfig& run) {
   return weights;
 }
 
+std::string PathsOf(const RunConfig& run) {
+  std::string paths;
+  for (const DataSource& source : run.all_sources()) {
+    absl::StrAppend(&paths, paths.empty() ? "" : ", ", source.data.users_path());
+  }
+  return paths;
+}
+
 // A single source has the run's own, several each another.
 uint64_t SeedOf(const RunConfig& run, size_t index) {
   return run.sources.empty() ? run.data.seed : Mix64(run.data.seed + Mix64(index + 1));
 }
 
-void LogDocuments(const std::string& path, int64_t context, const SampleSource& source) {
-  const std::optional<DocumentFigures> figures = source.CountDocuments();
-  if (!figures.has_value()) return;
+void LogDocuments(const std::string& path, int64_t context, const SampleSource& source,
+                  const DocumentFigures& figures) {
   LogInfo("data_documents", {{"path", path},
-                             {"documents", figures->documents},
-                             {"tokens", figures->tokens},
+                             {"documents", figures.documents},
+                             {"tokens", figures.tokens},
                              {"samples", source.num_samples()},
-                             {"counted_tokens", figures->counted_tokens},
-                             {"documents_ended_early", figures->ended_early},
-                             {"documents_left_out", figures->left_out}});
-  if (figures->ended_early == 0 && figures->left_out == 0) return;
+                             {"counted_tokens", figures.counted_tokens},
+                             {"documents_ended_early", figures.ended_early},
+                             {"documents_left_out", figures.left_out}});
+  if (figures.ended_early == 0 && figures.left_out == 0) return;
   LogWarning("documents_ended_early", {{"path", path},
-                                       {"documents", figures->ended_early},
-                                       {"tokens_left_out", figures->tokens_left_out},
-                                       {"documents_left_out", figures->left_out},
+                                       {"documents", figures.ended_early},
+                                       {"tokens_left_out", figures.tokens_left_out},
+                                       {"documents_left_out", figures.left_out},
                                        {"context", context}});
 }
 
@@ -59,17 +68,20 @@ absl::StatusOr<StepData::Source> StepData::Open(const RunConfig& run, size_t ind
   one.data.seed = run.data.seed;
   EPS_ASSIGN_OR_RETURN(const std::shared_ptr<const SampleSource> source, SampleSource::Open(one));
   EPS_RETURN_IF_ERROR(source->CheckIds());
-  LogDocuments(one.data.path, run.model.context, *source);
+  const std::optional<DocumentFigures> figures = source->CountDocuments();
+  if (figures.has_value()) LogDocuments(one.data.path, run.model.context, *source, *figures);
   const int64_t held_out = run.evaluation.HeldOut(source->num_samples());
   if (run.evaluation.held_out > 0 && held_out == 0) {
     return absl::InvalidArgumentError(absl::StrCat("evaluation.held_out: ", run.evaluation.held_out, ", but ",
-                                                   one.data.path, " has one sample; it takes two, one to train on"));
+                                                   one.data.users_path(),
+                                                   " has one sample; it takes two, one to train on"));
   }
   const int64_t trained = source->num_samples() - held_out;
   const bool has_documents = run.data.has_documents();
   return Source{.trained = {source, 0, trained, has_documents},
                 .held_out = {source, trained, held_out, has_documents},
-                .order = SampleOrder(trained, run.data.order == DataOrder::kShuffled, SeedOf(run, index))};
+                .order = SampleOrder(trained, run.data.order == DataOrder::kShuffled, SeedOf(run, index)),
+                .counts_nothing = figures.has_value() && figures->counted_tokens == 0};
 }
 
 absl::StatusOr<std::unique_ptr<StepData>> StepData::Create(const RunConfig& run) {
@@ -77,6 +89,12 @@ absl::StatusOr<std::unique_ptr<StepData>> StepData::Create(const RunConfig& run)
   for (size_t i = 0; i < run.all_sources().size(); ++i) {
     EPS_ASSIGN_OR_RETURN(Source source, Open(run, i));
     sources.push_back(std::move(source));
+  }
+  // Of documents without a counted token that are kept: no loss would have a value, and the weights would but decay.
+  if (std::all_of(sources.begin(), sources.end(), [](const Source& source) { return source.counts_nothing; })) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("data.uncounted: KEPT, but no token of ", PathsOf(run), " is counted in its document's first ",
+                     run.model.context, " (model.context): take a larger model.context, or count all of their tokens"));
   }
   return std::unique_ptr<StepData>(new StepData(run, std::move(sources)));
 }

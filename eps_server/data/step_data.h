@@ -36,7 +36,8 @@ class StepData {
  public:
   // Opens the run's files and checks them whole: at least one sample, or two where one is held out, and every id below the
   // vocabulary (read once where an id can be too large).
-  // Errors: SampleSource::Open's and CheckIds' · INVALID_ARGUMENT naming evaluation.held_out
+  // Errors: SampleSource::Open's and CheckIds' · INVALID_ARGUMENT naming evaluation.held_out, or data.uncounted where no
+  // token at all is counted
   static absl::StatusOr<std::unique_ptr<StepData>> Create(const RunConfig& run);
 
   // The batches of `step`, one per vnode, by rising vnode.
@@ -51,7 +52,8 @@ class StepData {
  private:
   struct Source {
     SampleRange trained, held_out;
-    SampleOrder order;  // of those that are trained on
+    SampleOrder order;            // of those that are trained on
+    bool counts_nothing = false;  // the loss: whatever is read of it
   };
   StepData(const RunConfig& run, std::vector<Source> sources);
   static absl::StatusOr<Source> Open(const RunConfig& run, size_t index);

@@ -9,6 +9,7 @@
 #include "absl/status/status.h"
 #include "common/base/file_util.h"
 #include "common/base/ids.h"
+#include "common/formats/document_index_writer.h"
 #include "common/schedule/sample_order.h"
 #include "common/schedule/vnode_batch.h"
 #include "common/spec/run_config.h"
@@ -206,6 +207,40 @@ TEST(StepDataTest, IdBeyondTheVocabularyIsFoundAtTheStart) {
   RunConfig text = RunOn(dir.File("text"));
   text.model.vocab = 'b';
   EXPECT_THAT(StepData::Create(text), StatusIs(absl::StatusCode::kInvalidArgument, "122"));
+}
+
+// Two documents of 6 tokens, of which the last alone is counted, which no sample of 4 reaches.
+std::string UncountedDocuments(const TempDir& dir) {
+  const std::string path = dir.File("ids.bin");
+  EXPECT_OK(WriteFileAtomically(path, std::string(24, '\0')));
+  const auto writer = DocumentIndexWriter::Create(
+      DocumentIndexPath(path), {.token_bytes = 2, .tokenizer_fingerprint = std::string(64, 'a'), .may_be_cut = false});
+  EXPECT_OK(writer);
+  const std::vector<TokenRange> counted = {{5, 6}};
+  for (int i = 0; i < 2; ++i) EXPECT_OK((*writer)->Add({.num_tokens = 6, .counted = counted}));
+  EXPECT_OK((*writer)->Finish());
+  return path;
+}
+
+TEST(StepDataTest, ARunOfWhichNoTokenIsCountedIsRefused) {
+  TempDir dir;
+  RunConfig run = RunOn(UncountedDocuments(dir));
+  run.data.tokenizer = TokenForm::kTokenFile;
+  run.data.documents = DocumentMode::kPadded;
+  run.data.keeps_uncounted = true;
+  EXPECT_THAT(StepData::Create(run),
+              StatusIs(absl::StatusCode::kInvalidArgument, "data.uncounted: KEPT, but no token of " + run.data.path +
+                                                               " is counted in its document's first 4"));
+  run.sources = {{.data = run.data, .weight = 1}, {.data = run.data, .weight = 1}};
+  EXPECT_THAT(StepData::Create(run),
+              StatusIs(absl::StatusCode::kInvalidArgument, run.data.path + ", " + run.data.path));
+  ASSERT_OK(WriteFileAtomically(dir.File("joined.bin"), std::string(24, '\0')));
+  run.sources[1].data.path = dir.File("joined.bin");
+  run.sources[1].data.documents = DocumentMode::kJoined;
+  EXPECT_OK(StepData::Create(run).status()) << "of the other one all is counted";
+  run.sources.clear();
+  run.model.context = 5;
+  EXPECT_OK(StepData::Create(run).status());
 }
 
 }  // namespace

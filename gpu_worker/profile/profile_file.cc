@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "common/base/file_util.h"
+#include "common/base/json_text.h"
 #include "common/base/status_macros.h"
 #include "nlohmann/json.hpp"
 
@@ -196,8 +197,12 @@ std::string ProfileToJson(const Profile& profile) {
 }
 
 absl::StatusOr<Profile> ProfileFromJson(const std::string& text) {
-  const Json json = Json::parse(text, /*cb=*/nullptr, /*allow_exceptions=*/false);
-  if (json.is_discarded()) return absl::InvalidArgumentError("not JSON; `eps profile` makes a profile");
+  constexpr int kMaxDepth = 8;  // a list of layers with their shapes has four
+  const absl::StatusOr<nlohmann::json> parsed = ParseJson(text, kMaxDepth);
+  if (!parsed.ok()) {
+    return absl::InvalidArgumentError(absl::StrCat(parsed.status().message(), "; `eps profile` makes a profile"));
+  }
+  const Json json = *parsed;
   Reader reader("");
   const std::string format = reader.String(json, "format");
   if (format != kFormat) {

@@ -56,7 +56,7 @@ TEST(ProfileFileTest, WhatIsWrongIsNamed) {
     ASSERT_NE(text, good) << wrong.from;
     EXPECT_THAT(ProfileFromJson(text), StatusIs(absl::StatusCode::kInvalidArgument, wrong.message));
   }
-  EXPECT_THAT(ProfileFromJson("{"), StatusIs(absl::StatusCode::kInvalidArgument, "not JSON"));
+  EXPECT_THAT(ProfileFromJson("{"), StatusIs(absl::StatusCode::kInvalidArgument, "not valid JSON at byte offset 1"));
   EXPECT_THAT(ProfileFromJson("[]"), StatusIs(absl::StatusCode::kInvalidArgument, "format"));
   EXPECT_THAT(ReadProfile("/no/such/profile"), StatusIs(absl::StatusCode::kNotFound, "/no/such/profile"));
 }

@@ -67,7 +67,13 @@ class DataTest(SystemTest):
         (self.work.path / "book.txt").write_bytes(text[::-1])
         self.refused(train(spec, other, "--resume"), 2, "data.sources: ", "book.txt")
         (self.work.path / "book.txt").write_bytes(text)
+        # Tokens that are damaged are no other data: they are made anew.
+        tokens = out / "data" / "0" / "tokens.bin"
+        made = tokens.read_bytes()
+        tokens.write_bytes(made[:2000])
         self.train_ok(spec, out, "--resume", "--workers", 2)
+        self.assertIn("data_tokens_damaged", (out / "logs" / "eps_server.log").read_text())
+        self.assertEqual(tokens.read_bytes(), made)
         self.assertEqual(model_hash(out), expected)
         self.assertEqual(summary(out)["loss"], loss)
         # What is wrong with one is named by its place.
@@ -94,6 +100,14 @@ class DataTest(SystemTest):
         spec = self.spec_of(path)
         out = self.work.out("out")
         self.interrupt(spec, out, 2)
+        # As an earlier version left them, without sums.
+        origin, tokens = out / "data" / "tokens.json", out / "data" / "tokens.bin"
+        says = json.loads(origin.read_text())
+        says.pop("sums")
+        origin.write_text(json.dumps(says))
+        made = tokens.read_bytes()
+        tokens.write_bytes(made[:-2] + bytes([made[-2] ^ 1, made[-1]]))
+        self.refused(train(spec, out, "--resume"), 2, "the same size, and other content", f"remove {out}/data, and the data is")
         self.write(conversations(121))
         self.refused(train(spec, out, "--resume"), 2, str(path), "is not the file")
 

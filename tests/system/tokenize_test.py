@@ -97,6 +97,11 @@ class TokenizeTest(SystemTest):
         self.assertIn("class 1, second part from its token 2 on", shown)
         self.assertNotIn("document 1", shown)
 
+    def test_an_empty_line_may_separate_documents(self):
+        source = self.write("book.txt", "\ufeffone\ntwo\n\nthree\r\n\r\nfour\n")
+        self.assertIn("3 documents, 20 tokens", self.tokenize_ok("book.bin", source, args=["--separator", ""]))
+        self.assertIn("1 documents, 23 tokens", self.tokenize_ok("whole.bin", source))
+
     def test_the_bytes_do_not_depend_on_threads(self):
         chance = random.Random(1)
         source = self.jsonl("chat.jsonl", [
@@ -138,6 +143,9 @@ class TokenizeTest(SystemTest):
         self.refuse("<|nothing|>", source=text, args=["--eos", "<|nothing|>"])
         self.refuse("--template", source=text, args=["--template", "vicuna"])
         self.refuse("--threads", source=text, args=["--threads", "0"])
+        for flags in (["--template", "chatml"], ["--count", "all"], ["--skip-bad-lines"]):
+            self.refuse(flags[0], "given, but no file of --in is JSONL", source=text, args=flags)
+        self.refuse("--separator", "plain text", source=self.jsonl("t.jsonl", [{"text": "a"}]), args=["--separator", "=="])
         self.refuse("holds conversations", source=text, args=[self.jsonl("c.jsonl", [{"prompt": "q", "response": "a"}])])
         self.refused(run([str(EPS), "tokenize", "--tokenizer", "bytes", "--in", str(text)]), 2, "--out")
         self.refused(run([str(EPS), "tokenize", "--in", str(text), "--out", "x.bin"]), 2, "--tokenizer")

@@ -1,5 +1,5 @@
-#ifndef EPS_COMMON_TOKENIZER_UTF8_H_
-#define EPS_COMMON_TOKENIZER_UTF8_H_
+#ifndef EPS_COMMON_BASE_UTF8_H_
+#define EPS_COMMON_BASE_UTF8_H_
 
 #include <cstddef>
 #include <string>
@@ -31,4 +31,4 @@ absl::string_view WellFormed(absl::string_view text, std::string& copy);
 
 }  // namespace eps
 
-#endif  // EPS_COMMON_TOKENIZER_UTF8_H_
+#endif  // EPS_COMMON_BASE_UTF8_H_
