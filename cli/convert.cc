@@ -38,7 +38,7 @@ void AddImport(CLI::App& app, int* exit_code) {
   command->add_option("--out", *out, "Folder to write; must not be there, or be empty")->type_name("DIR")->required();
   auto form = std::make_shared<ModelFolderForm>();
   AddShardSize(*command, *form);
-  command->callback([=] { *exit_code = ReportStart(WriteModel(*from, *out, *form)); });
+  command->callback([=] { *exit_code = ReportStart(ImportModel(*from, *out, *form)); });
 }
 
 void AddExport(CLI::App& app, int* exit_code) {

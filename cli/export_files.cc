@@ -146,7 +146,24 @@ absl::Status TeachToTalk(const std::string& chat_template, const TokenizerSettin
   return token ? EndTurnsWith(*token, result) : absl::OkStatus();
 }
 
+absl::Status CheckExportFile(const ModelFiles& files, const std::string& name) {
+  if (files.at(name).empty()) return absl::InvalidArgumentError(absl::StrCat(name, ": empty"));
+  for (const char* settings :
+       {"config.json", kGenerationConfigFile, kTokenizerConfigFile, kSpecialTokensFile, kChatTemplateJsonFile}) {
+    if (name == settings) return ParseObject(files, settings).status();
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
+
+absl::Status CheckExportFiles(const ModelFiles& files) {
+  for (const auto& [name, bytes] : files) {
+    const absl::Status status = CheckExportFile(files, name);
+    if (!status.ok()) return absl::InvalidArgumentError(absl::StrCat(status.message(), "; mend or remove the file"));
+  }
+  return absl::OkStatus();
+}
 
 absl::StatusOr<ExportFiles> FilesOfExport(const ModelSource& source) {
   ExportFiles result{.config = {}, .files = source.files, .notes = {}};

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "common/checkpoint/model_source.h"
 #include "common/formats/model_folder_files.h"
@@ -27,6 +28,11 @@ struct ExportFiles {
 //
 // Errors: LoadTokenizer's and ReadTokenizerSettings's · INVALID_ARGUMENT naming file and member, or the template
 absl::StatusOr<ExportFiles> FilesOfExport(const ModelSource& source);
+
+// That the files are such as other programs, and FilesOfExport, read: none is empty, and those of settings are JSON
+// objects. For before a run takes its hours.
+// Errors: INVALID_ARGUMENT naming the file
+absl::Status CheckExportFiles(const ModelFiles& files);
 
 }  // namespace eps::cli
 

@@ -169,5 +169,28 @@ TEST(ExportFilesWithoutATokenizerTest, NothingIsLookedFor) {
   EXPECT_EQ(result.config.bos_token_id, std::nullopt);
 }
 
+TEST(CheckExportFilesTest, AFileOfSettingsThatIsNoJsonObjectIsNamed) {
+  const ModelFiles good = {{"config.json", "{}"},
+                           {"generation_config.json", R"({"temperature": 0.6})"},
+                           {"tokenizer_config.json", "{}"},
+                           {"special_tokens_map.json", "{}"},
+                           {"chat_template.json", "{}"},
+                           {"chat_template.jinja", "{{ messages }}"},
+                           {"tokenizer.model", "of any kind"}};
+  EXPECT_OK(CheckExportFiles(good));
+  for (const auto& [name, bytes] : good) {
+    ModelFiles files = good;
+    files[name] = "";
+    EXPECT_THAT(CheckExportFiles(files),
+                StatusIs(absl::StatusCode::kInvalidArgument, name + ": empty; mend or remove the file"));
+    if (bytes.front() != '{' || name == "chat_template.jinja") continue;
+    files[name] = "{\"a\": ";
+    EXPECT_THAT(CheckExportFiles(files), StatusIs(absl::StatusCode::kInvalidArgument, name + ": not valid JSON"));
+    EXPECT_THAT(CheckExportFiles(files), StatusIs(absl::StatusCode::kInvalidArgument, "; mend or remove the file"));
+    files[name] = "[]";
+    EXPECT_THAT(CheckExportFiles(files), StatusIs(absl::StatusCode::kInvalidArgument, name + ": not a JSON object"));
+  }
+}
+
 }  // namespace
 }  // namespace eps::cli

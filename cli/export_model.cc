@@ -5,18 +5,22 @@
 #include <cmath>
 #include <cstdint>
 #include <cstdio>
+#include <filesystem>
 #include <memory>
+#include <system_error>
 #include <utility>
 #include <vector>
 
 #include "CLI/CLI.hpp"
 #include "absl/status/statusor.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/types/span.h"
 #include "cli/export_files.h"
 #include "common/base/file_util.h"
 #include "common/base/status_macros.h"
+#include "common/checkpoint/checkpoint_directory.h"
 #include "common/checkpoint/checkpoint_files.h"
 #include "common/checkpoint/manifest.h"
 #include "common/checkpoint/model_source.h"
@@ -24,6 +28,7 @@
 #include "common/model/hf_config.h"
 #include "common/model/model_spec.h"
 #include "common/numeric/fp16.h"
+#include "common/tensor/dtype.h"
 
 namespace eps::cli {
 namespace {
@@ -101,7 +106,23 @@ absl::Status CompareSome(const TensorSpec& tensor, const Export& made, const Mod
   return absl::OkStatus();
 }
 
+// Of the run that has the checkpoint in `folder`; of one that was copied elsewhere the checkpoint's own.
+std::string RunFolderOf(const std::string& folder) {
+  std::error_code ignored;
+  const std::filesystem::path step = std::filesystem::weakly_canonical(std::filesystem::absolute(folder), ignored);
+  const bool is_in_run = step.parent_path().filename() == kCheckpointsFolder;
+  return (is_in_run ? step.parent_path().parent_path() : step).string();
+}
+
 }  // namespace
+
+bool LiesIn(const std::string& path, const std::string& folder) {
+  std::error_code ignored;
+  const auto resolved = [&](const std::string& name) {
+    return (std::filesystem::weakly_canonical(std::filesystem::absolute(name, ignored), ignored) / "").string();
+  };
+  return absl::StartsWith(resolved(path), resolved(folder));
+}
 
 absl::Status CheckIsExport(const std::string& checkpoint, const std::string& folder, const ModelFolderForm& form) {
   EPS_ASSIGN_OR_RETURN(const std::string from, FindCheckpointFolder(checkpoint));
@@ -132,17 +153,37 @@ absl::Status CheckIsExport(const std::string& checkpoint, const std::string& fol
 absl::Status WriteModel(const std::string& from, const std::string& out, ModelFolderForm form) {
   EPS_RETURN_IF_ERROR(VerifyCheckpointFolder(from, kWeightFiles));
   EPS_ASSIGN_OR_RETURN(const Export made, OpenExport(from, std::move(form)));
-  EPS_RETURN_IF_ERROR(WriteModelFolder(out, made.model->model(), made.form,
-                                       [&made](const TensorSpec& tensor, int64_t first, absl::Span<float> values) {
-                                         return made.model->ReadPart(tensor, first, values);
-                                       }));
+  EPS_RETURN_IF_ERROR(
+      WriteModelFolder(out, made.model->model(), made.form,
+                       [&made](const TensorSpec& tensor, int64_t first, absl::Span<float> values) -> absl::Status {
+                         EPS_RETURN_IF_ERROR(made.model->ReadPart(tensor, first, values));
+                         return made.model->CheckValues(tensor, first, values, Dtype::kF32);
+                       }));
   Say(out, made);
+  return absl::OkStatus();
+}
+
+absl::Status ImportModel(const std::string& from, const std::string& out, const ModelFolderForm& form) {
+  EPS_ASSIGN_OR_RETURN(const ModelSource source, FindModelSource(from));
+  EPS_RETURN_IF_ERROR_WITH(CheckExportFiles(source.files), source.place);
+  return WriteModel(from, out, form);
+}
+
+absl::Status CheckExportSource(const RunConfig& run, const std::string& resumed) {
+  const absl::StatusOr<std::string> checkpoint =
+      resumed.empty() ? absl::NotFoundError("") : FindCheckpointFolder(resumed);
+  EPS_ASSIGN_OR_RETURN(const ModelSource source, checkpoint.ok() ? FindModelSource(*checkpoint) : ReadModelSource(run));
+  EPS_RETURN_IF_ERROR_WITH(CheckExportFiles(source.files), source.place);
   return absl::OkStatus();
 }
 
 absl::Status ExportCheckpoint(const std::string& checkpoint, const std::string& out, const ModelFolderForm& form) {
   EPS_RETURN_IF_ERROR(CheckNewFolder(out));
   EPS_ASSIGN_OR_RETURN(const std::string folder, FindCheckpointFolder(checkpoint));
+  if (const std::string run = RunFolderOf(folder); IsStepFolder(folder) && LiesIn(out, run)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(out, ": lies in the run's folder, ", run, "; give one outside of it"));
+  }
   return WriteModel(folder, out, form);
 }
 

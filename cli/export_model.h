@@ -5,6 +5,7 @@
 
 #include "absl/status/status.h"
 #include "common/formats/model_folder_writer.h"
+#include "common/spec/run_config.h"
 
 namespace CLI {
 class App;
@@ -18,13 +19,26 @@ namespace eps::cli {
 // Errors: ModelFolder::Open's, FindModelSource's, FilesOfExport's, WriteModelFolder's; then nothing is left at `out`
 absl::Status WriteModel(const std::string& from, const std::string& out, ModelFolderForm form);
 
-// The same of the checkpoint that `checkpoint` means (FindCheckpointFolder), once its files are what they were.
+// The same of a folder that is to begin runs: what lies beside its weights must be such as an export of them can write.
+// Errors: CheckExportFiles's, and WriteModel's
+absl::Status ImportModel(const std::string& from, const std::string& out, const ModelFolderForm& form);
+
+// That what an export of `run` will have beside the weights can be written, before the run takes its hours. `resumed`: the
+// folder of a run that goes on, which may have kept it, else "".
+// Errors: CheckExportFiles's, FindModelSource's, ReadModelSource's
+absl::Status CheckExportSource(const RunConfig& run, const std::string& resumed);
+
+// WriteModel of the checkpoint that `checkpoint` means (FindCheckpointFolder), once its files are what they were.
+// Errors: WriteModel's · INVALID_ARGUMENT `out` lies in the folder of that checkpoint's run
 absl::Status ExportCheckpoint(const std::string& checkpoint, const std::string& out, const ModelFolderForm& form);
 
 // Whether `folder` is what ExportCheckpoint would write: the same config.json, tensors of its names, shapes and type, and
 // some values of each.
 // Errors: FAILED_PRECONDITION, or ModelFolder::Open's, it is not, and why · those of reading the checkpoint
 absl::Status CheckIsExport(const std::string& checkpoint, const std::string& folder, const ModelFolderForm& form);
+
+// Whether `path`, there or not, is `folder` or lies in it, links followed.
+bool LiesIn(const std::string& path, const std::string& folder);
 
 // The option `name`, for form.dtype.
 CLI::Option* AddDtypeTo(CLI::App& command, const std::string& name, ModelFolderForm& form);

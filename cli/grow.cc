@@ -125,7 +125,7 @@ void AddGrow(CLI::App& app, int* exit_code) {
       ->add_option(
           "--set", flags->set,
           "Changes a field of the run that goes on, such as steps or optimizer.schedule.peak; not of its model, "
-          "data, batch or precision, nor the optimizer's rule. May be repeated")
+          "but for model.freeze, nor of its data, batch or precision, nor the optimizer's rule. May be repeated")
       ->type_name("FIELD=VALUE")
       ->expected(1)
       ->take_all();

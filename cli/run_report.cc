@@ -37,8 +37,14 @@ double Number(const nlohmann::json& json, const char* key) {
   return json.contains(key) && json[key].is_number() ? json[key].get<double>() : 0;
 }
 
+bool HasNumber(const nlohmann::json& json, const char* key) { return json.contains(key) && json[key].is_number(); }
+
+// Whether all labels were masked, of a step or of all of them, so that there is no loss.
+bool CountedNothing(const nlohmann::json& json) { return HasNumber(json, "tokens") && json["tokens"] == 0; }
+
 std::string Loss(const nlohmann::json& json, const char* key) {
-  return json.contains(key) && json[key].is_number() ? absl::StrFormat("%.3f", json[key].get<double>()) : "not finite";
+  if (HasNumber(json, key)) return absl::StrFormat("%.3f", json[key].get<double>());
+  return CountedNothing(json) ? "none" : "not finite";
 }
 
 // Of the last one, if there was any.
@@ -61,22 +67,51 @@ bool HasDoneAllSteps(const nlohmann::json& summary) {
   return summary.contains("steps_planned") && WholeNumber(summary, "steps") >= WholeNumber(summary, "steps_planned");
 }
 
-// The last line of `path` that is whole, of a process that may have been killed while it wrote the next one; "": there
-// is none. Read from the end: of a long run there are many.
-std::string LastLine(const std::string& path) {
+// The last lines of `path` that are whole, at most `count`, in their order, of a process that may have been killed while it
+// wrote the next one. Read from the end: of a long run there are many.
+std::vector<std::string> LastLines(const std::string& path, size_t count) {
   constexpr int64_t kMostBytes = 1 << 16;  // a line has some 500
   std::error_code error;
   const auto file_bytes = static_cast<int64_t>(std::filesystem::file_size(path, error));
   const absl::StatusOr<FileDescriptor> file = OpenFile(path, O_RDONLY);
-  if (error || !file.ok()) return "";
+  std::vector<std::string> lines;
+  if (error || !file.ok()) return lines;
   std::string text(static_cast<size_t>(std::min(file_bytes, kMostBytes)), '\0');
   const ssize_t got = pread(file->get(), text.data(), text.size(), file_bytes - static_cast<int64_t>(text.size()));
   text.resize(static_cast<size_t>(std::max<ssize_t>(got, 0)));
-  const size_t end = text.rfind('\n');
-  if (end == std::string::npos || end == 0) return "";
-  const size_t before = text.rfind('\n', end - 1);
-  return text.substr(before == std::string::npos ? 0 : before + 1,
-                     end - (before == std::string::npos ? 0 : before + 1));
+  size_t end = text.rfind('\n');
+  while (end != std::string::npos && end > 0 && lines.size() < count) {
+    const size_t before = text.rfind('\n', end - 1);
+    const size_t begin = before == std::string::npos ? 0 : before + 1;
+    lines.insert(lines.begin(), text.substr(begin, end - begin));
+    end = before;
+  }
+  return lines;
+}
+
+// The same of the first line, where it is no longer than a line may be.
+std::string FirstLine(const std::string& path) {
+  constexpr size_t kMostBytes = 1 << 16;
+  const absl::StatusOr<FileDescriptor> file = OpenFile(path, O_RDONLY);
+  if (!file.ok()) return "";
+  std::string text(kMostBytes, '\0');
+  const ssize_t got = pread(file->get(), text.data(), text.size(), 0);
+  text.resize(static_cast<size_t>(std::max<ssize_t>(got, 0)));
+  const size_t end = text.find('\n');
+  return end == std::string::npos ? "" : text.substr(0, end);
+}
+
+// What metrics.jsonl says of a step; null: nothing.
+nlohmann::json ParseStep(const std::string& line) {
+  nlohmann::json step = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
+  const bool is_step = step.is_object() && step.contains("step") && step["step"].is_number_integer();
+  return is_step ? step : nlohmann::json();
+}
+nlohmann::json FirstStep(const std::string& out) { return ParseStep(FirstLine(RunFolder(out).metrics())); }
+std::vector<nlohmann::json> LastSteps(const std::string& out, size_t count) {
+  std::vector<nlohmann::json> steps;
+  for (const std::string& line : LastLines(RunFolder(out).metrics(), count)) steps.push_back(ParseStep(line));
+  return steps;
 }
 
 // "4 of 9 steps were done, loss 2.250"; without "of 9" where nobody says of how many.
@@ -84,8 +119,9 @@ std::string DoneText(const nlohmann::json& summary) {
   const int64_t steps = WholeNumber(summary, "steps");
   const std::string of =
       summary.contains("steps_planned") ? absl::StrCat(" of ", WholeNumber(summary, "steps_planned")) : "";
-  return absl::StrCat(steps, of, steps == 1 && of.empty() ? " step was done" : " steps were done",
-                      steps == 0 ? "" : absl::StrCat(", loss ", Loss(summary, "loss_last")));
+  return absl::StrCat(
+      steps, of, steps == 1 && of.empty() ? " step was done" : " steps were done",
+      steps == 0 || !summary.contains("loss_last") ? "" : absl::StrCat(", loss ", Loss(summary, "loss_last")));
 }
 
 // Its folder; "": there is none.
@@ -107,16 +143,43 @@ int64_t StepsPlanned(const std::string& out) {
 // nothing.
 nlohmann::json ReadStanding(const std::string& out) {
   nlohmann::json standing = ReadSummary(out);
-  const nlohmann::json line =
-      nlohmann::json::parse(LastLine(RunFolder(out).metrics()), nullptr, /*allow_exceptions=*/false);
-  if (!line.is_object() || !line.contains("step") || !line["step"].is_number_integer()) return standing;
+  const std::vector<nlohmann::json> last = LastSteps(out, 1);
+  if (last.empty() || last.back().is_null()) return standing;
+  const nlohmann::json& line = last.back();
   const int64_t steps = WholeNumber(line, "step") + 1;
   if (!standing.is_null() && WholeNumber(standing, "steps") >= steps) return standing;
   const int64_t planned =
       standing.contains("steps_planned") ? WholeNumber(standing, "steps_planned") : StepsPlanned(out);
-  standing = {{"steps", steps}, {"loss_last", line.value("loss", nlohmann::json())}};
+  standing = {{"steps", steps}};
+  if (!CountedNothing(line)) standing["loss_last"] = line.value("loss", nlohmann::json());
   if (planned > 0) standing["steps_planned"] = planned;
   return standing;
+}
+
+// Of `skipped` steps of the run in `out`.
+std::string SkippedText(int64_t skipped, const std::string& out) {
+  constexpr char kAdvice[] = "lower optimizer.schedule.peak, or warm up longer";
+  const auto is_scaled = [](const nlohmann::json& step) {
+    return HasNumber(step, "loss_scale") && step["loss_scale"] != 1;
+  };
+  // A scale that grows is too large once in a while, and never twice in a row.
+  const std::vector<nlohmann::json> last = LastSteps(out, 2);
+  const std::string steps = absl::StrCat(skipped, skipped == 1 ? " step" : " steps");
+  const char* were = skipped == 1 ? " was" : " were";
+  // Without FP16 it is 1 in every step.
+  if (!is_scaled(FirstStep(out)) && std::none_of(last.begin(), last.end(), is_scaled)) {
+    return absl::StrCat(steps, were, " skipped, as the gradient was not finite: ", kAdvice);
+  }
+  // So a loss scale finds its place, and nothing is wrong, unless it still had not at the end.
+  const std::string text =
+      absl::StrCat("the loss scale of FP16 was too large in ", steps, ", which", were, " skipped and halved it");
+  const auto is_skipped = [](const nlohmann::json& step) {
+    return step.is_object() && step.value("skipped", nlohmann::json()) == true;
+  };
+  if (last.empty() || !std::all_of(last.begin(), last.end(), is_skipped)) return text;
+  return absl::StrCat(text, "; the last step is among them, with a scale of ",
+                      absl::StrFormat("%.10g", Number(last.back(), "loss_scale")),
+                      ": give precision.loss_scale.initial a smaller one, ", kAdvice);
 }
 
 }  // namespace
@@ -180,14 +243,12 @@ std::vector<std::string> EndWarnings(const std::string& out) {
   const nlohmann::json summary = ReadSummary(out);
   std::vector<std::string> warnings;
   if (const int64_t skipped = WholeNumber(summary, "skipped_steps"); skipped > 0) {
-    warnings.push_back(
-        absl::StrCat(skipped, skipped == 1 ? " step was" : " steps were",
-                     " skipped, as the gradient was not finite: lower optimizer.schedule.peak, or warm up longer"));
+    warnings.push_back(SkippedText(skipped, out));
   }
-  const bool has_loss = summary.contains("loss_last") && summary["loss_last"].is_number();
-  if (WholeNumber(summary, "steps") > 0 && !has_loss) {
-    warnings.push_back("the loss of the last step is not finite: see the steps before it in metrics.jsonl");
-  }
+  if (WholeNumber(summary, "steps") == 0 || HasNumber(summary, "loss_last")) return warnings;
+  warnings.push_back(CountedNothing(summary)
+                         ? "no token of any step was counted, so that there is no loss: all labels are masked"
+                         : "the loss of the last step is not finite: see the steps before it in metrics.jsonl");
   return warnings;
 }
 

@@ -38,8 +38,8 @@ std::string StartText(const RunOutline& outline, const StartOptions& options);
 // A run that was stopped says so, and how to go on.
 std::string EndText(const std::string& out);
 
-// What somebody should know who takes the model of that run, for people: steps that were skipped, a last loss that is
-// not finite.
+// What somebody should know who takes the model of that run, for people: steps that were skipped, by the gradient or by
+// FP16's loss scale, a last loss that is not finite, or that there is none as no token was counted.
 std::vector<std::string> EndWarnings(const std::string& out);
 
 // Whether the run in `out` has done all of its steps, by its summary.json, and how many steps it says were done.

@@ -2,6 +2,7 @@
 
 #include <string>
 
+#include "absl/strings/str_cat.h"
 #include "common/base/file_util.h"
 #include "common/testing/status_matchers.h"
 #include "common/testing/temp_dir.h"
@@ -142,6 +143,40 @@ TEST_F(EndTest, SkippedStepsAndALossThatIsNoNumberAreNamed) {
   EXPECT_THAT(EndWarnings(dir_.path()), IsEmpty());
   Summary(R"({"steps": 0, "steps_planned": 4, "loss_first": null, "loss_last": null})");
   EXPECT_THAT(EndWarnings(dir_.path()), IsEmpty());
+}
+
+TEST_F(EndTest, ALossScaleThatFindsItsPlaceIsNoReasonToLowerTheRate) {
+  const std::string line = R"({"step": 0, "loss": 2, "skipped": true, "loss_scale": 65536, "tokens": 8})";
+  const auto end = [&](const std::string& last) {
+    EXPECT_OK(WriteFileAtomically(dir_.File("metrics.jsonl"), line + "\n" + last + "\n"));
+    return EndWarnings(dir_.path());
+  };
+  Summary(R"({"steps": 120, "steps_planned": 120, "skipped_steps": 99, "loss_first": 5.5, "loss_last": 2})");
+  const char* found = R"({"step": 119, "loss": 2, "skipped": false, "loss_scale": 1, "tokens": 8})";
+  EXPECT_THAT(end(found),
+              ElementsAre("the loss scale of FP16 was too large in 99 steps, which were skipped and halved it"));
+  const std::string lost = R"({"step": 119, "loss": 2, "skipped": true, "loss_scale": 0.5, "tokens": 8})";
+  EXPECT_THAT(end(absl::StrCat(found, "\n", lost)), ElementsAre(Not(HasSubstr("lower optimizer")))) << "it has grown";
+  EXPECT_THAT(end(absl::StrCat(lost, "\n", lost)),
+              ElementsAre(HasSubstr("the last step is among them, with a scale of 0.5: give "
+                                    "precision.loss_scale.initial a smaller one, lower optimizer.schedule.peak, or "
+                                    "warm up longer")));
+}
+
+TEST_F(EndTest, WhereNoTokenWasCountedThereIsNoLossThatCouldBeFinite) {
+  Summary(R"({"steps": 1, "steps_planned": 1, "tokens": 0, "loss_first": null, "loss_last": null})");
+  EXPECT_THAT(EndWarnings(dir_.path()), ElementsAre(HasSubstr("no token of any step was counted")));
+  EXPECT_THAT(EndText(dir_.path()), HasSubstr("loss none -> none"));
+  EXPECT_THAT(FinishedText(dir_.path()), HasSubstr("loss none"));
+  Summary(R"({"steps": 1, "steps_planned": 1, "tokens": 8, "loss_first": null, "loss_last": null})");
+  EXPECT_THAT(EndWarnings(dir_.path()), ElementsAre(HasSubstr("is not finite")));
+}
+
+TEST_F(EndTest, OfAKilledRunWhoseLastStepCountedNothingNoLossIsSaid) {
+  ASSERT_OK(WriteFileAtomically(dir_.File("metrics.jsonl"), R"({"step": 4, "loss": null, "tokens": 0})"
+                                                            "\n"));
+  EXPECT_THAT(NotRunningText(dir_.path()), HasSubstr("5 steps were done; "));
+  EXPECT_THAT(NotRunningJson(dir_.path()), Not(HasSubstr("loss")));
 }
 
 TEST_F(EndTest, ARunWithoutAStepHasNoLoss) {

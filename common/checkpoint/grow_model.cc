@@ -94,7 +94,8 @@ std::map<std::string, const BlobSpec*> BlobsByTensor(const ModelSpec& model) {
   return blobs;
 }
 
-// The patterns of model.freeze are over names, and names are counted anew.
+// The patterns of model.freeze are over names, and names are counted anew: with those that --set added, each tensor is what it
+// was.
 absl::Status CheckFreeze(const ModelSpec& was, const ModelSpec& grown, absl::Span<const GrownBlock> blocks) {
   const std::map<std::string, const BlobSpec*> old_blobs = BlobsByTensor(was);
   for (const BlobSpec& blob : grown.blobs) {
@@ -102,11 +103,12 @@ absl::Status CheckFreeze(const ModelSpec& was, const ModelSpec& grown, absl::Spa
       const std::string source = SourceOf(tensor, blocks).name;
       const bool was_frozen = old_blobs.at(source)->frozen;
       if (was_frozen == blob.frozen) continue;
-      return absl::InvalidArgumentError(absl::StrCat("model.freeze: ", source, was_frozen ? " is frozen" : " trains",
-                                                     ", and would ", blob.frozen ? "be frozen" : "train", " as ",
-                                                     tensor.name,
-                                                     " in the grown model, whose blocks are counted anew; patterns "
-                                                     "that name no block's number stay what they are"));
+      return absl::InvalidArgumentError(
+          absl::StrCat("model.freeze: ", source, was_frozen ? " is frozen" : " trains", ", and would ",
+                       blob.frozen ? "be frozen" : "train", " as ", tensor.name,
+                       " in the grown model, whose blocks are counted anew; say what it "
+                       "is there: --set 'model.freeze=PATTERN' adds a pattern, which with "
+                       "! takes back"));
     }
   }
   return absl::OkStatus();
@@ -296,7 +298,11 @@ absl::StatusOr<RunConfig> GrownRun(const RunConfig& was, const ModelConfig& grow
     return absl::InvalidArgumentError(
         absl::StrCat("--set: changes ", field, ", which a checkpoint's tensors and position go by; leave it out"));
   };
-  if (run->model != same.model || run->model_from != same.model_from) return refuse("model");
+  ModelConfig same_but_frozen = same.model;
+  same_but_frozen.freeze = run->model.freeze;  // CheckFreeze looks at it
+  if (run->model != same_but_frozen || run->model_from != same.model_from) {
+    return refuse("model beyond its freeze");
+  }
   if (run->data != same.data || run->sources != same.sources) return refuse("data");
   if (run->evaluation.held_out != same.evaluation.held_out) return refuse("evaluation.held_out");
   if (run->batch != same.batch) return refuse("batch");
@@ -374,11 +380,12 @@ absl::StatusOr<Manifest> GrowCheckpoint(const std::string& folder, absl::Span<co
   EPS_RETURN_IF_ERROR(CheckOut(out, directory));
   EPS_ASSIGN_OR_RETURN(Manifest manifest, ReadManifest(folder));
   EPS_ASSIGN_OR_RETURN(const ModelSpec was, BuildModel(manifest.run.model));
-  EPS_ASSIGN_OR_RETURN(const ModelSpec grown, BuildGrown(manifest.run.model, blocks));
-  EPS_RETURN_IF_ERROR(CheckFreeze(was, grown, blocks));
-  EPS_ASSIGN_OR_RETURN(manifest.state.updates, GrownUpdates(manifest.state, was, grown, blocks));
+  EPS_ASSIGN_OR_RETURN(ModelSpec grown, BuildGrown(manifest.run.model, blocks));
   const OptimizerConfig optimizer_was = manifest.run.optimizer;
   EPS_ASSIGN_OR_RETURN(manifest.run, GrownRun(manifest.run, grown.config, overrides));
+  EPS_ASSIGN_OR_RETURN(grown, BuildModel(manifest.run.model));  // with the patterns of --set
+  EPS_RETURN_IF_ERROR(CheckFreeze(was, grown, blocks));
+  EPS_ASSIGN_OR_RETURN(manifest.state.updates, GrownUpdates(manifest.state, was, grown, blocks));
   EPS_RETURN_IF_ERROR(CheckParameterGroups(was, optimizer_was, grown, manifest.run.optimizer, blocks));
   EPS_RETURN_IF_ERROR(VerifyCheckpointFolder(folder));  // reads it whole: what is cheap to refuse comes first
   const Version version = manifest.state.version;

@@ -53,17 +53,18 @@ absl::StatusOr<std::vector<GrownBlock>> StackBlocks(int64_t num_layers, int64_t 
 
 // Writes the checkpoint in `folder` with those blocks into a run's folder `out`: out/checkpoints/step-N and latest, N being
 // as it was, out/run.textproto, the run with its model's layers, with which it is resumed, and what the run has kept of the
-// model that it began with (model_source.h). `overrides` are laid over that
-// RunSpec, but may not change what the checkpoint's tensors and position go by: model, data, batch, precision and the
-// optimizer's rule. The checkpoint is written aside, synced and renamed, as every other; what fails leaves none behind. A process that
-// is killed in the last moment may leave it without the RunSpec: another folder is to be given then.
+// model that it began with (model_source.h). `overrides` are laid over that RunSpec, but may not change what the checkpoint's
+// tensors and position go by: data, batch, precision, the optimizer's rule, and of the model all but model.freeze, with which
+// each tensor must stay frozen, or trained, as what it is made of was. The checkpoint is written aside, synced and renamed, as
+// every other; what fails leaves none behind. A process that is killed in the last moment may leave it without the RunSpec:
+// another folder is to be given then.
 //
 // Memory: of the process, a piece of a file; the files' pages are the system's
 // Time:   three passes over the files: sums, copy, sums
 // Errors: FAILED_PRECONDITION `out` holds checkpoints, a run.textproto or a source, or is a running daemon's · INVALID_ARGUMENT what the
-//         model cannot take: kZeroGated in a BERT, more layers than there may be, a tensor that model.freeze would freeze in
-//         one of the two models alone, or that would come into another one of optimizer.groups, which no override changes; --set
-//         and the field · NOT_FOUND `folder` is no checkpoint of a run · DATA_LOSS naming file and field or tensor · the system's
+//         model cannot take: kZeroGated in a BERT, more layers than there may be, a tensor that the grown run's model.freeze
+//         would freeze in one of the two models alone, or that would come into another one of optimizer.groups, which no
+//         override changes; --set and the field · NOT_FOUND `folder` is no checkpoint of a run · DATA_LOSS naming file and field or tensor · the system's
 absl::StatusOr<Manifest> GrowCheckpoint(const std::string& folder, absl::Span<const GrownBlock> blocks,
                                         const std::vector<FieldOverride>& overrides, const std::string& out);
 inline constexpr char kGrownRunFile[] = "run.textproto";

@@ -249,6 +249,36 @@ TEST_F(GrowCheckpointTest, PatternsThatWouldFreezeOthersAreRefused) {
   EXPECT_OK(Grow(folder, InsertBlocks(3, {{{2, kCopy}}}).value()));
 }
 
+TEST_F(GrowCheckpointTest, PatternsThatAreAddedMayFreezeTheSameTensorsByTheirNewNumbers) {
+  RunConfig run = Run();
+  run.model.freeze = {"*", "!transformer.h.2.*"};  // the last one trains
+  const std::string folder = Write(run, StateAt(4));
+  const auto blocks = InsertBlocks(3, {{{0, kCopy}}}).value();
+  const auto grow = [&](const std::vector<std::string>& patterns) {
+    std::vector<FieldOverride> overrides;
+    for (const std::string& pattern : patterns) overrides.push_back({"model.freeze", pattern});
+    return Grow(folder, blocks, overrides);
+  };
+  EXPECT_THAT(grow({}), StatusIs(absl::StatusCode::kInvalidArgument, "--set 'model.freeze=PATTERN' adds a pattern"));
+  EXPECT_THAT(grow({"!transformer.h.3.*"}),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       "model.freeze: transformer.h.1.ln_1.weight is frozen, and would train as transformer.h.2."));
+  EXPECT_THAT(
+      grow({"*", "!transformer.h.3.*", "!transformer.ln_f.bias"}),
+      StatusIs(absl::StatusCode::kInvalidArgument, "model.freeze: transformer.ln_f.bias is frozen, and would train"));
+  EXPECT_THAT(Grow(folder, blocks, {{"model.freeze", "*"}, {"model.residual_dropout", "0.5"}}),
+              StatusIs(absl::StatusCode::kInvalidArgument, "--set: "));
+  ASSERT_OK_AND_ASSIGN(const Manifest grown, grow({"transformer.h.2.*", "!transformer.h.3.*"}));
+  EXPECT_EQ(grown.run.model.freeze,
+            (std::vector<std::string>{"*", "!transformer.h.2.*", "transformer.h.2.*", "!transformer.h.3.*"}));
+  const Values was = ReadAll(folder + "/" + kModelFile), now = ReadAll(grown_folder() + "/" + kModelFile);
+  EXPECT_EQ(now.at("transformer.h.3.mlp.c_fc.weight"), was.at("transformer.h.2.mlp.c_fc.weight"));
+  EXPECT_EQ(now.at("transformer.h.1.mlp.c_fc.weight"), was.at("transformer.h.0.mlp.c_fc.weight"));
+  const Values moments = ReadAll(grown_folder() + "/" + kOptimizerFile);
+  EXPECT_TRUE(moments.contains("exp_avg.transformer.h.3.mlp.c_fc.weight"));
+  EXPECT_FALSE(moments.contains("exp_avg.transformer.h.2.mlp.c_fc.weight"));
+}
+
 TEST_F(GrowCheckpointTest, PatternsThatWouldGiveTensorsOtherRatesAreRefusedUntilTheyAreSeenTo) {
   RunConfig run = Run();
   run.optimizer.groups = {{{"transformer.h.0.*"}, 0.5}};

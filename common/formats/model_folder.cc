@@ -1,6 +1,9 @@
 #include "common/formats/model_folder.h"
 
 #include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstdint>
 #include <filesystem>
 #include <set>
 #include <system_error>
@@ -42,6 +45,44 @@ const TensorSpec* TiedTable(const ModelSpec& model) {
 // Parts of a head: each is in the files as a whole, or new as a whole.
 bool IsHeadDense(TensorRole role) { return role == TensorRole::kHeadDenseWeight || role == TensorRole::kHeadDenseBias; }
 bool IsHeadOutput(TensorRole role) { return role == TensorRole::kHeadTable || role == TensorRole::kHeadBias; }
+
+// The first magnitude, as bits, that is no finite number of `dtype` when it is rounded to it (common/numeric).
+uint32_t TooLargeFrom(Dtype dtype) {
+  switch (dtype) {
+    case Dtype::kF16:
+      return 0x477FF000u;  // 65520: halfway from the largest binary16 to the next power
+    case Dtype::kBf16:
+      return 0x7F7F8000u;  // likewise: 255.5 * 2^120
+    case Dtype::kF32:
+      return 0x7F800000u;  // infinity; NaNs lie above it
+  }
+  return 0;
+}
+
+uint32_t Magnitude(float value) { return std::bit_cast<uint32_t>(value) & 0x7FFFFFFFu; }
+
+// The index of the first value from `limit` on, values.size() if there is none. Every weight of a model comes by, so that
+// the usual case is one loop without a branch.
+size_t FindMagnitude(absl::Span<const float> values, uint32_t limit) {
+  uint32_t largest = 0;
+  for (const float value : values) largest = std::max(largest, Magnitude(value));
+  if (largest < limit) return values.size();
+  const auto found =
+      std::find_if(values.begin(), values.end(), [limit](float value) { return Magnitude(value) >= limit; });
+  return static_cast<size_t>(found - values.begin());
+}
+
+std::string WhyUnusable(float value, Dtype wire) {
+  if (!std::isfinite(value)) {
+    return "must be finite: this is of a run that diverged, or of a damaged file; take an earlier checkpoint, or get "
+           "the "
+           "folder anew";
+  }
+  return wire == Dtype::kF16 ? "is too large for precision.wire: FP16, whose largest number is 65504; set "
+                               "precision.wire: BF16 or FP32"
+                             : "is too large for precision.wire: BF16, whose largest number is 3.3895e38; set "
+                               "precision.wire: FP32";
+}
 
 std::string ShapeText(const std::vector<int64_t>& shape) { return absl::StrCat("(", absl::StrJoin(shape, ", "), ")"); }
 
@@ -263,6 +304,18 @@ absl::Status ModelFolder::Read(const TensorSpec& tensor, absl::Span<float> value
 absl::Status ModelFolder::ReadPart(const TensorSpec& tensor, int64_t first_elem, absl::Span<float> values) const {
   const Place& place = places_.at(tensor.name);
   return place.file->reader->ReadFloatsAt(*place.entry, first_elem, values);
+}
+
+absl::Status ModelFolder::CheckValues(const TensorSpec& tensor, int64_t first_elem, absl::Span<const float> values,
+                                      Dtype wire) const {
+  const size_t at = FindMagnitude(values, TooLargeFrom(wire));
+  if (at == values.size()) return absl::OkStatus();
+  const Place& place = places_.at(tensor.name);
+  const int64_t elem = first_elem + static_cast<int64_t>(at);
+  const int64_t elem_bytes = place.entry->num_bytes / tensor.num_elems();
+  return absl::InvalidArgumentError(absl::StrCat(place.file->path, ": tensor ", place.entry->name, ", element ", elem,
+                                                 " at byte ", place.entry->offset_bytes + elem * elem_bytes, ": ",
+                                                 values[at], ", ", WhyUnusable(values[at], wire)));
 }
 
 }  // namespace eps

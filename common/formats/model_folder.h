@@ -13,6 +13,7 @@
 #include "common/formats/shard_index.h"
 #include "common/model/families.h"
 #include "common/model/model_spec.h"
+#include "common/tensor/dtype.h"
 
 namespace eps {
 
@@ -42,6 +43,12 @@ class ModelFolder {
   absl::Status Read(const TensorSpec& tensor, absl::Span<float> values) const;
   // As Read, of elements [first_elem, first_elem + values.size()) alone.
   absl::Status ReadPart(const TensorSpec& tensor, int64_t first_elem, absl::Span<float> values) const;
+  // That every one of `values`, which ReadPart gave, can be computed with: it is finite, and stays so when it is rounded
+  // to `wire` (precision.wire).
+  // Cost: one pass over `values`
+  // Errors: INVALID_ARGUMENT naming file, tensor, element, byte and value, and what to do
+  absl::Status CheckValues(const TensorSpec& tensor, int64_t first_elem, absl::Span<const float> values,
+                           Dtype wire) const;
 
  private:
   struct File {

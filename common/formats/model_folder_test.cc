@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <bit>
-#include <cmath>
 #include <cstdint>
 #include <cstdio>
 #include <cstring>
@@ -17,11 +16,14 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "common/base/file_util.h"
 #include "common/formats/model_folder_files.h"
 #include "common/formats/model_folder_writer.h"
 #include "common/formats/safetensors.h"
 #include "common/model/hf_config.h"
+#include "common/numeric/bf16.h"
+#include "common/tensor/dtype.h"
 #include "common/testing/status_matchers.h"
 #include "common/testing/temp_dir.h"
 #include "gtest/gtest.h"
@@ -248,22 +250,48 @@ TEST(ModelFolderTest, WhatAKilledWriterLeftIsRemovedAndWhatAnotherStillWritesIsN
   }
 }
 
-TEST(ModelFolderTest, WhatIsNoNumberStaysSoInEveryDtype) {
-  const auto not_finite = [](const TensorSpec&, int64_t, absl::Span<float> values) {
-    for (size_t i = 0; i < values.size(); ++i) {
-      values[i] = i % 2 == 0 ? std::bit_cast<float>(0x7FFFFFFFu) : std::numeric_limits<float>::infinity();
+TEST(ModelFolderTest, WhatIsNoNumberIsWrittenInNoDtype) {
+  for (const float wrong : {std::numeric_limits<float>::infinity(), std::bit_cast<float>(0x7FFFFFFFu)}) {
+    const auto one = [wrong](const TensorSpec& tensor, int64_t, absl::Span<float> values) {
+      std::fill(values.begin(), values.end(), 1.0f);
+      if (tensor.name == "transformer.h.1.mlp.c_fc.weight") values[77] = wrong;
+      return absl::OkStatus();
+    };
+    for (const std::string dtype : {"F32", "F16", "BF16"}) {
+      TempDir dir;
+      EXPECT_THAT(WriteModelFolder(dir.File("out"), SmallModel(), {.dtype = dtype}, one),
+                  IsInvalid("transformer.h.1.mlp.c_fc.weight, element 77: ", ", must be finite"))
+          << dtype;
+      EXPECT_TRUE(std::filesystem::is_empty(dir.path()));
     }
-    return absl::OkStatus();
+  }
+}
+
+TEST(ModelFolderTest, AValueThatTheWireFormCannotHoldIsNamedWithItsFileAndByte) {
+  TempDir dir;
+  const ModelSpec model = SmallModel();
+  ASSERT_OK(WriteModelFolder(dir.File("out"), model, {.dtype = "BF16"}, FillPart));
+  ASSERT_OK_AND_ASSIGN(const auto folder, ModelFolder::Open(dir.File("out")));
+  ASSERT_OK_AND_ASSIGN(const auto file, SafetensorsReader::Open(dir.File("out/model.safetensors")));
+  const TensorSpec& tensor = model.blobs.back().tensors.front();
+  const auto check = [&](float value, Dtype wire) {
+    return folder->CheckValues(tensor, /*first_elem=*/2, {0.5f, -1e-30f, value, 0}, wire);
   };
-  for (const std::string dtype : {"F32", "F16", "BF16"}) {
-    TempDir dir;
-    ASSERT_OK(WriteModelFolder(dir.path() + "/out", SmallModel(), {.dtype = dtype}, not_finite));
-    ASSERT_OK_AND_ASSIGN(const auto opened, ModelFolder::Open(dir.path() + "/out"));
-    const TensorSpec& tensor = opened->model().blobs.front().tensors.front();
-    std::vector<float> values(tensor.num_elems());
-    ASSERT_OK(opened->Read(tensor, absl::MakeSpan(values)));
-    EXPECT_TRUE(std::isnan(values[0])) << dtype;
-    EXPECT_TRUE(std::isinf(values[1])) << dtype;
+  const std::string where = absl::StrCat("out/model.safetensors: tensor ", tensor.name, ", element 4 at byte ",
+                                         file->Find(tensor.name)->offset_bytes + 4 * 2, ": ");
+  const float below_bf16 = std::bit_cast<float>(0x7F7F7FFFu), above_bf16 = std::bit_cast<float>(0x7F7F8000u);
+  EXPECT_OK(check(-65519.996f, Dtype::kF16));
+  EXPECT_THAT(check(65520, Dtype::kF16), IsInvalid(where + "65520, ", "set precision.wire: BF16 or FP32"));
+  EXPECT_THAT(check(-7e4f, Dtype::kF16), IsInvalid(where + "-70000, is too large for precision.wire: FP16"));
+  EXPECT_OK(check(below_bf16, Dtype::kBf16));
+  EXPECT_EQ(ToBf16(below_bf16).bits, 0x7F7F);
+  EXPECT_THAT(check(above_bf16, Dtype::kBf16), IsInvalid(where + "3.39", "set precision.wire: FP32"));
+  EXPECT_EQ(ToBf16(above_bf16).bits, 0x7F80) << "infinity";
+  EXPECT_OK(check(std::numeric_limits<float>::max(), Dtype::kF32));
+  for (const float wrong : {-std::numeric_limits<float>::infinity(), std::numeric_limits<float>::quiet_NaN()}) {
+    for (const Dtype wire : {Dtype::kF16, Dtype::kBf16, Dtype::kF32}) {
+      EXPECT_THAT(check(wrong, wire), IsInvalid(where, ", must be finite"));
+    }
   }
 }
 
@@ -522,7 +550,10 @@ TEST(ModelFolderTest, AnIndexThatIsNoShallowJsonObjectIsRefused) {
         {"{", "not valid JSON"},
         {"[]", "no object weight_map"},
         {R"({"weight_map": []})", "no object weight_map"},
-        {R"({"weight_map": {}})", "names no tensor"}}) {
+        {R"({"weight_map": {}})", "names no tensor"},
+        {R"({"weight_map": {"wte.weight": "a", "wpe.weight": "a", "wte.weight": "b"}})",
+         "index.json: weight_map.wte.weight: given twice"},
+        {R"({"weight_map": {"wte.weight": "a"}, "weight_map": {"wte.weight": "b"}})", "weight_map: given twice"}}) {
     std::ofstream(dir.path() + "/model.safetensors.index.json") << text;
     EXPECT_THAT(ModelFolder::Open(dir.path()).status(), StatusIs(absl::StatusCode::kInvalidArgument, why));
   }
@@ -614,7 +645,7 @@ TEST(ShardWriterTest, ShardsOfNoBytesAreRefused) {
   EXPECT_TRUE(std::filesystem::is_empty(dir.path()));
 }
 
-// Every bit pattern there is, NaNs of every kind included.
+// Every finite number there is.
 TEST(ShardWriterTest, AFolderCopiedInItsOwnDtypeIsTheSameBytes) {
   ModelConfig config = {.num_layers = 1, .d_model = 64, .num_heads = 2, .context = 4, .vocab = 1024};
   const ModelSpec model = BuildModel(config).value();
@@ -623,7 +654,8 @@ TEST(ShardWriterTest, AFolderCopiedInItsOwnDtypeIsTheSameBytes) {
     ASSERT_OK(WriteModelFolder(dir.File("from"), model, {.dtype = dtype}, FillPart));
     std::string bytes = ReadAll(dir.File("from/model.safetensors")).value();
     for (size_t i = 0; i < 65536; ++i) {  // the token table, which is first
-      const auto half = static_cast<uint16_t>(i);
+      const uint16_t infinity = dtype == "F16" ? 0x7C00u : 0x7F80u;
+      const auto half = static_cast<uint16_t>((i & infinity) == infinity ? 0 : i);
       std::memcpy(&bytes[bytes.size() - 2 * model.num_parameters() + 2 * i], &half, 2);
     }
     std::ofstream(dir.File("from/model.safetensors"), std::ios::binary) << bytes;

@@ -33,48 +33,36 @@ namespace {
 constexpr int64_t kWriteBackBytes = int64_t{32} << 20;
 constexpr int64_t kMaxShards = 99999;  // what the names have room for
 
-// A NaN that came from 16 bits is these 16 bits again, so that a file can be copied byte by byte; any other stays one:
-// rounded like a number, some would become -0.
-uint16_t NarrowNan(uint32_t bits, int dropped_bits, uint32_t sign_and_exponent, uint32_t quiet) {
-  const bool exact = (bits & ((1u << dropped_bits) - 1)) == 0;
-  const uint32_t payload = ((bits & 0x7FFFFFu) >> dropped_bits) | (exact ? 0u : quiet);
-  return static_cast<uint16_t>(((bits >> 16) & 0x8000u) | sign_and_exponent | payload);
-}
-
-// Nearest, ties to even, as every other program rounds; our own wire form (common/numeric/bf16.h) differs on ties.
+// Nearest, ties to even, as every other program rounds; our own wire form (common/numeric/bf16.h) differs on ties. Of a
+// finite value.
 uint16_t ToBf16NearestEven(float value) {
   const uint32_t bits = std::bit_cast<uint32_t>(value);
-  if (std::isnan(value)) return NarrowNan(bits, 16, 0x7F80u, 0x0040u);
   return static_cast<uint16_t>((bits + 0x7FFFu + ((bits >> 16) & 1u)) >> 16);
-}
-
-uint16_t ToFp16NearestEven(float value) {
-  if (std::isnan(value)) return NarrowNan(std::bit_cast<uint32_t>(value), 13, 0x7C00u, 0x0200u);
-  return ToFp16(value).bits;
 }
 
 int64_t ElemBytes(const std::string& dtype) { return dtype == "F32" ? 4 : 2; }
 
-// nullopt, or the first value that is finite, but too large for `dtype`: what stands for it there is an infinity.
+// nullopt, or the first value that is not finite, or that `dtype` has no finite number for.
 std::optional<size_t> Encode(absl::Span<const float> values, const std::string& dtype, std::vector<std::byte>& bytes) {
   bytes.resize(values.size() * static_cast<size_t>(ElemBytes(dtype)));
-  if (dtype == "F32") {
-    std::memcpy(bytes.data(), values.data(), bytes.size());
-    return std::nullopt;
-  }
-  const bool is_bf16 = dtype == "BF16";
+  const bool is_wide = dtype == "F32", is_bf16 = dtype == "BF16";
   const uint16_t infinity = is_bf16 ? 0x7F80u : 0x7C00u;
   for (size_t i = 0; i < values.size(); ++i) {
-    const uint16_t half = is_bf16 ? ToBf16NearestEven(values[i]) : ToFp16NearestEven(values[i]);
-    if ((half & 0x7FFFu) == infinity && std::isfinite(values[i])) return i;
+    if (!std::isfinite(values[i])) return i;
+    if (is_wide) continue;
+    const uint16_t half = is_bf16 ? ToBf16NearestEven(values[i]) : ToFp16(values[i]).bits;
+    if ((half & 0x7FFFu) == infinity) return i;
     std::memcpy(&bytes[i * 2], &half, 2);
   }
+  if (is_wide) std::memcpy(bytes.data(), values.data(), bytes.size());
   return std::nullopt;
 }
 
-absl::Status TooLarge(const TensorSpec& tensor, int64_t elem, float value, const std::string& dtype) {
-  return absl::InvalidArgumentError(absl::StrCat(tensor.name, ", element ", elem, ": ", value, " is too large for ",
-                                                 dtype, ", whose largest number is ",
+absl::Status Unwritable(const TensorSpec& tensor, int64_t elem, float value, const std::string& dtype) {
+  const std::string where = absl::StrCat(tensor.name, ", element ", elem, ": ", value);
+  // Every program that loads it would give no number for whatever it is asked.
+  if (!std::isfinite(value)) return absl::InvalidArgumentError(absl::StrCat(where, ", must be finite"));
+  return absl::InvalidArgumentError(absl::StrCat(where, " is too large for ", dtype, ", whose largest number is ",
                                                  dtype == "F16" ? "65504; take BF16 or F32" : "3.3895e38; take F32"));
 }
 
@@ -115,7 +103,7 @@ absl::Status WriteTensor(SafetensorsWriter& writer, size_t index, const TensorSp
         absl::MakeSpan(buffer).subspan(0, static_cast<size_t>(std::min(kChunkElems, num_elems - first)));
     EPS_RETURN_IF_ERROR(read(tensor, first, values));
     if (const std::optional<size_t> wrong = Encode(values, dtype, bytes)) {
-      return TooLarge(tensor, first + static_cast<int64_t>(*wrong), values[*wrong], dtype);
+      return Unwritable(tensor, first + static_cast<int64_t>(*wrong), values[*wrong], dtype);
     }
     EPS_RETURN_IF_ERROR(writer.Write(index, first * ElemBytes(dtype), bytes));
     waiting_bytes += static_cast<int64_t>(bytes.size());

@@ -33,7 +33,7 @@ using ReadTensorPart =
 //
 // Memory: 2 MiB beside `read`'s own, whatever the model; of the system, 64 MiB that wait for the disk
 // Errors: CheckNewFolder's · INVALID_ARGUMENT dtype, max_shard_bytes, ModelConfigToJson's, or the tensor and element of a
-//         finite value that is too large for `dtype` · the system's, naming the file · those of `read`
+//         value that is not finite, or too large for `dtype` · the system's, naming the file · those of `read`
 absl::Status WriteModelFolder(const std::string& folder, const ModelSpec& model, const ModelFolderForm& form,
                               const ReadTensorPart& read);
 

@@ -9,6 +9,7 @@
 #include "common/base/status_macros.h"
 #include "common/model/families.h"
 #include "common/model/hf_json.h"
+#include "common/model/json_members.h"
 #include "nlohmann/json.hpp"
 
 namespace eps {
@@ -82,6 +83,7 @@ std::string Dump(const json& object) { return object.dump(2, ' ', false, json::e
 
 absl::StatusOr<ModelConfig> ModelConfigFromJson(const std::string& text) {
   EPS_ASSIGN_OR_RETURN(const json object, ParseJson(text, kMaxDepth));
+  EPS_RETURN_IF_ERROR(CheckMembersOnce(text));
   return FromObject(object);
 }
 

@@ -5,6 +5,8 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
 #include "common/model/model_spec.h"
 #include "common/testing/status_matchers.h"
 #include "gmock/gmock.h"
@@ -16,10 +18,17 @@ namespace {
 
 using ::testing::HasSubstr;
 
+// Of members that are there twice the last one, as most programs take it.
+std::string LastOfEach(const std::string& text) {
+  const nlohmann::json object = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
+  return object.is_discarded() ? text : object.dump();
+}
+
 // The smallest config that is taken, with `more` ("\"key\": value, ...") in front.
 std::string Config(const std::string& more = "") {
-  return "{" + more + (more.empty() ? "" : ",") +
-         R"("model_type": "gpt2", "n_layer": 2, "n_embd": 8, "n_head": 2, "n_positions": 16, "vocab_size": 99})";
+  return LastOfEach(
+      "{" + more + (more.empty() ? "" : ",") +
+      R"("model_type": "gpt2", "n_layer": 2, "n_embd": 8, "n_head": 2, "n_positions": 16, "vocab_size": 99})");
 }
 
 TEST(HfConfigTest, ASmallConfigIsRead) {
@@ -92,9 +101,10 @@ TEST(HfConfigTest, AnotherModelIsRefused) {
 
 // The smallest config of a type, with `more` in front, whose keys go first.
 std::string LlamaConfig(const std::string& type, const std::string& more = "") {
-  return "{" + more + (more.empty() ? "" : ",") + R"("model_type": ")" + type +
-         R"(", "num_hidden_layers": 2, "hidden_size": 12, "num_attention_heads": 3, "num_key_value_heads": 1,
-         "head_dim": 6, "intermediate_size": 20, "max_position_embeddings": 16, "vocab_size": 99})";
+  return LastOfEach("{" + more + (more.empty() ? "" : ",") + R"("model_type": ")" + type +
+                    R"(", "num_hidden_layers": 2, "hidden_size": 12, "num_attention_heads": 3,
+         "num_key_value_heads": 1, "head_dim": 6, "intermediate_size": 20, "max_position_embeddings": 16,
+         "vocab_size": 99})");
 }
 ModelConfig SmallLlama() {
   ModelConfig config;
@@ -138,7 +148,7 @@ TEST(HfLlamaConfigTest, EachTypeHasWhatItsKeysAndItsNameSay) {
 
 TEST(HfLlamaConfigTest, MorePositionsThanARunCanHaveAreTakenAndKept) {
   std::string text = LlamaConfig("llama");
-  const std::string positions = R"("max_position_embeddings": 16)";
+  const std::string positions = R"("max_position_embeddings":16)";
   text.replace(text.find(positions), positions.size(), R"("max_position_embeddings": 10485760)");
   ASSERT_OK_AND_ASSIGN(const ModelConfig config, ModelConfigFromJson(text));
   EXPECT_EQ(config.max_positions, 10485760);
@@ -340,6 +350,38 @@ TEST(HfLlamaConfigTest, PositionsByKindOfLayerAreRefusedByName) {
               StatusIs(kInvalid, "rope_parameters.full_attention: "));
 }
 
+TEST(HfConfigTest, AMemberThatIsThereTwiceIsNamed) {
+  const std::string config = Config();
+  const std::string with = config.substr(0, config.size() - 1);
+  EXPECT_THAT(ModelConfigFromJson(with + R"(, "vocab_size": 98})"), StatusIs(kInvalid, "vocab_size: given twice"));
+  EXPECT_THAT(ModelConfigFromJson(with + R"(, "other": [{"a": 1, "b": {"c": 1, "c": 1}}]})"),
+              StatusIs(kInvalid, "other.b.c: given twice"));
+  EXPECT_OK(ModelConfigFromJson(with + R"(, "other": [{"a": 1}, {"a": 1, "vocab_size": "vocab_size"}]})").status());
+}
+
+TEST(HfLlamaConfigTest, AMemberOfPositionsIsNamedWithWhatItStandsIn) {
+  struct Case {
+    const char *scaling, *error;
+  };
+  for (const Case& c : {
+           Case{R"("rope_type": "llama3", "factor": 8)", "original_max_position_embeddings: missing"},
+           Case{R"("rope_type": "llama3", "low_freq_factor": "x")", "low_freq_factor: \"x\", must be a number"},
+           Case{R"("rope_type": "yarn", "factor": 4, "mscale": 1)", "mscale: 1, must be absent"},
+           Case{R"("rope_type": "yarn", "beta_fast": "x")", "beta_fast: \"x\", must be a number"},
+           Case{R"("rope_type": "yarn", "truncate": 1)", "truncate: 1, must be true or false"},
+           Case{R"("rope_type": "linear", "factor": "x")", "factor: \"x\", must be a number"},
+           Case{R"("rope_type": "longrope")", "rope_type: \"longrope\", must be "},
+           Case{R"("rope_theta": "x")", "rope_theta: \"x\", must be a number"},
+       }) {
+    for (const std::string form : {"rope_scaling", "rope_parameters"}) {
+      const std::string more = absl::StrCat("\"", form, "\": {", c.scaling, "}");
+      const absl::Status status = ModelConfigFromJson(LlamaConfig("llama", more)).status();
+      EXPECT_EQ(status.code(), kInvalid);
+      EXPECT_TRUE(absl::StartsWith(status.message(), absl::StrCat(form, ".", c.error))) << status;
+    }
+  }
+}
+
 TEST(HfLlamaConfigTest, ShapesThatDoNotFitAreRefusedByField) {
   struct Case {
     const char *more, *error;
@@ -355,17 +397,17 @@ TEST(HfLlamaConfigTest, ShapesThatDoNotFitAreRefusedByField) {
            Case{R"("rope_scaling": {"type": "linear", "factor": 0.5})", "model.rope_scaling.factor: 0.5"},
            Case{R"("rope_scaling": {"type": "llama3", "factor": 8})", "original_max_position_embeddings: missing"},
        }) {
-    // The first of two members of one name is taken away by the parser: the bad one must come last.
+    // The bad one comes last, and so is the one that is left.
     std::string text = LlamaConfig("llama");
-    text = text.substr(0, text.size() - 1) + ", " + c.more + "}";
+    text = LastOfEach(text.substr(0, text.size() - 1) + ", " + c.more + "}");
     EXPECT_THAT(ModelConfigFromJson(text), StatusIs(kInvalid, c.error)) << c.more;
   }
 }
 
 std::string Bert(const std::string& more = "") {
-  return "{" + more + (more.empty() ? "" : ",") +
-         R"("model_type": "bert", "num_hidden_layers": 2, "hidden_size": 8, "num_attention_heads": 2,
-            "intermediate_size": 20, "max_position_embeddings": 16, "vocab_size": 99})";
+  return LastOfEach("{" + more + (more.empty() ? "" : ",") +
+                    R"("model_type": "bert", "num_hidden_layers": 2, "hidden_size": 8, "num_attention_heads": 2,
+            "intermediate_size": 20, "max_position_embeddings": 16, "vocab_size": 99})");
 }
 
 TEST(HfBertConfigTest, TheConfigOfBertBaseIsRead) {
@@ -571,7 +613,8 @@ TEST(HfConfigTest, DeeplyNestedJsonDoesNotOverflowTheStack) {
   // A value is shown in the message, and shown by recursion.
   const std::string nested = std::string(100000, '[') + std::string(100000, ']');
   EXPECT_THAT(ModelConfigFromJson("{\"n_layer\": " + nested + "}"), StatusIs(kInvalid, "nested too deeply"));
-  EXPECT_THAT(ModelConfigFromJson(Config("\"unknown\": " + nested)), StatusIs(kInvalid, "nested too deeply"));
+  EXPECT_THAT(ModelConfigFromJson("{\"unknown\": " + nested + ", " + Config().substr(1)),
+              StatusIs(kInvalid, "nested too deeply"));
   EXPECT_OK(ModelConfigFromJson(Config("\"unknown\": [[[[[[[[{}]]]]]]]]")).status());
 }
 

@@ -167,16 +167,14 @@ absl::Status ReadYarn(const json& scaling, int64_t max_positions, RotaryConfig& 
   return absl::OkStatus();
 }
 
-// One of the two forms, `name`, with a theta that it may have or not.
-absl::Status ReadRotaryForm(const json& scaling, const std::string& name, int64_t max_positions, RotaryConfig& rotary) {
-  if (!scaling.is_object()) return BadMember(name, scaling, "an object");
+// Its errors name the member alone.
+absl::Status ReadScaling(const json& scaling, int64_t max_positions, RotaryConfig& rotary) {
   for (const auto& [key, value] : scaling.items()) {
-    if (!value.is_object()) continue;
-    return BadMember(absl::StrCat(name, ".", key), value, "a number, a word or absent: all layers turn alike here");
+    if (value.is_object()) return BadMember(key, value, "a number, a word or absent: all layers turn alike here");
   }
   double rotated = 1;
   EPS_RETURN_IF_ERROR(ReadNumber(scaling, "partial_rotary_factor", rotated));
-  if (rotated != 1) return BadMember(name + ".partial_rotary_factor", scaling["partial_rotary_factor"], "1");
+  if (rotated != 1) return BadMember("partial_rotary_factor", scaling["partial_rotary_factor"], "1");
   EPS_RETURN_IF_ERROR(ReadNumber(scaling, "rope_theta", rotary.theta));
   const json* type = FindMember(scaling, "rope_type");
   if (type == nullptr) type = FindMember(scaling, "type");  // its older name
@@ -189,10 +187,16 @@ absl::Status ReadRotaryForm(const json& scaling, const std::string& name, int64_
   } else if (*type == json("dynamic")) {
     rotary.scaling = Scaling::kDynamic;
   } else {
-    return BadMember(absl::StrCat(name, ".rope_type"), *type,
-                     "\"default\", \"linear\", \"llama3\", \"yarn\" or \"dynamic\"");
+    return BadMember("rope_type", *type, "\"default\", \"linear\", \"llama3\", \"yarn\" or \"dynamic\"");
   }
   return absl::OkStatus();
+}
+
+// One of the two forms, `name`, with a theta that it may have or not.
+absl::Status ReadRotaryForm(const json& scaling, const std::string& name, int64_t max_positions, RotaryConfig& rotary) {
+  if (!scaling.is_object()) return BadMember(name, scaling, "an object");
+  const absl::Status status = ReadScaling(scaling, max_positions, rotary);
+  return status.ok() ? status : absl::InvalidArgumentError(absl::StrCat(name, ".", status.message()));
 }
 
 // Under rope_parameters with its theta, as transformers writes it from version 5 on, or rope_scaling beside rope_theta.

@@ -65,7 +65,7 @@ struct VnodeRecord {
   double loss_sum = 0;  // nats, over the vnode's counted tokens
   int64_t counted_tokens = 0;
   bool finite = true;   // the loss; gradients say it with each contribution
-  int64_t correct = 0;  // of the counted tokens: those whose logit no other class's exceeds
+  int64_t correct = 0;  // of the counted tokens: those whose logit is the first of the largest
 };
 
 }  // namespace eps

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <map>
 #include <memory>
 #include <set>
 #include <string>
@@ -21,10 +22,22 @@ namespace {
 using google::protobuf::Descriptor;
 using google::protobuf::FieldDescriptor;
 using google::protobuf::Message;
+using google::protobuf::OneofDescriptor;
+
+// "line 3, column 17" of the byte there, counted from 1.
+std::string PlaceOf(absl::string_view text, size_t offset) {
+  const absl::string_view before = text.substr(0, offset);
+  const size_t line_end = before.rfind('\n');
+  const size_t line_begin = line_end == absl::string_view::npos ? 0 : line_end + 1;
+  return absl::StrCat("line ", std::count(before.begin(), before.end(), '\n') + 1, ", column ",
+                      before.size() - line_begin + 1);
+}
 
 // Finds what no reading of values finds: where a text is no JSON, and a member that an object has twice. Keeps no values.
 class JsonReader : public nlohmann::json_sax<nlohmann::json> {
  public:
+  explicit JsonReader(absl::string_view text) : text_(text) {}
+
   // The first error, "" if there is none.
   const std::string& error() const { return error_; }
 
@@ -54,7 +67,14 @@ class JsonReader : public nlohmann::json_sax<nlohmann::json> {
   bool number_float(number_float_t, const string_t&) override { return true; }
   bool string(string_t&) override { return true; }
   bool binary(binary_t&) override { return true; }
-  bool parse_error(size_t, const std::string&, const nlohmann::detail::exception& exception) override {
+  bool parse_error(size_t position, const std::string& token, const nlohmann::detail::exception& exception) override {
+    constexpr int kOverflow = 406;  // the library's number of it, which says neither where nor of what
+    if (exception.id == kOverflow) {
+      const size_t begin = position - std::min(position, token.size());  // `position` is behind the token
+      error_ = absl::StrCat(PlaceOf(text_, begin), ": ", Path(), ": ", token.substr(0, 100),
+                            ", must be a number; this one is larger than any");
+      return false;
+    }
     // "[json.exception.parse_error.101] parse error at line 2, column 5: ...".
     const absl::string_view what = exception.what();
     error_ = std::string(what.substr(std::min(what.find("] ") + 2, what.size())));
@@ -80,6 +100,7 @@ class JsonReader : public nlohmann::json_sax<nlohmann::json> {
 
   static constexpr int kMaxDepth = 32;  // a RunSpec has 4
 
+  const absl::string_view text_;
   int depth_ = 0;
   std::vector<Object> open_;
   std::string error_;
@@ -122,10 +143,19 @@ absl::Status CheckElement(const nlohmann::json& value, const FieldDescriptor& fi
 
 // Names, types and ranges of the members of `object`, a message of `type`.
 absl::Status CheckMembers(const nlohmann::json& object, const Descriptor& type, const std::string& path) {
+  std::map<const OneofDescriptor*, const FieldDescriptor*> chosen;
   for (const auto& [name, value] : object.items()) {
     const std::string member_path = JoinPath(path, name);
     const FieldDescriptor* field = type.FindFieldByName(name);
     if (field == nullptr) return absl::InvalidArgumentError(absl::StrCat(member_path, ": ", UnknownFieldText(type)));
+    if (const OneofDescriptor* choice = field->real_containing_oneof(); choice != nullptr) {
+      const auto [other, is_first] = chosen.emplace(choice, field);
+      if (!is_first) {  // in the words of the text format's parser
+        return absl::InvalidArgumentError(absl::StrCat(member_path, ": Field \"", name,
+                                                       "\" is specified along with field \"", other->second->name(),
+                                                       "\", another member of oneof \"", choice->name(), "\"."));
+      }
+    }
     if (!field->is_repeated()) {
       EPS_RETURN_IF_ERROR(CheckElement(value, *field, member_path));
     } else if (!value.is_array()) {
@@ -146,7 +176,7 @@ absl::Status CheckMembers(const nlohmann::json& object, const Descriptor& type, 
 }  // namespace
 
 absl::StatusOr<proto::RunSpec> RunSpecFromJson(const std::string& text) {
-  JsonReader reader;
+  JsonReader reader(text);
   nlohmann::json::sax_parse(text, &reader);
   if (!reader.error().empty()) return absl::InvalidArgumentError(reader.error());
   const nlohmann::json json = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
@@ -154,7 +184,7 @@ absl::StatusOr<proto::RunSpec> RunSpecFromJson(const std::string& text) {
   EPS_RETURN_IF_ERROR(CheckMembers(json, *proto::RunSpec::descriptor(), ""));
   proto::RunSpec spec;
   const auto status = google::protobuf::util::JsonStringToMessage(text, &spec);
-  if (!status.ok()) return absl::InvalidArgumentError(std::string(status.message()));  // two of a oneof
+  if (!status.ok()) return absl::InvalidArgumentError(std::string(status.message()));
   EPS_RETURN_IF_ERROR(CheckValues(spec, ""));
   return spec;
 }

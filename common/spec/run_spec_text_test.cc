@@ -108,6 +108,18 @@ TEST_F(RunConfigTest, TextThatIsNoJsonIsRefusedWithItsPlace) {
   EXPECT_THAT(LoadAs("run.json", std::string(200000, '[')), StatusIs(kInvalid, "run.json: "));
 }
 
+TEST_F(RunConfigTest, TwoOfAChoiceAreNamedInTheSameWordsInEitherForm) {
+  const std::string words = R"(Field "adamw" is specified along with field "adam", another member of oneof "rule".)";
+  EXPECT_THAT(LoadAs("run.json", R"({"optimizer": {"adam": {}, "adamw": {"beta1": 0.5}}})"),
+              StatusIs(kInvalid, "run.json: optimizer.adamw: " + words));
+  EXPECT_THAT(Load("optimizer { adam {} adamw {} }"), StatusIs(kInvalid, "optimizer.adamw: " + words));
+}
+
+TEST_F(RunConfigTest, ANumberThatIsTooLargeIsNamedWithItsPlace) {
+  EXPECT_THAT(LoadAs("run.json", "{\"steps\": 3,\n \"optimizer\": {\"schedule\": {\"peak\": -1e999 }}}"),
+              StatusIs(kInvalid, "run.json: line 2, column 37: optimizer.schedule.peak: -1e999, must be a number"));
+}
+
 TEST_F(RunConfigTest, AMemberThatJsonHasTwiceIsNamed) {
   EXPECT_THAT(LoadAs("run.json", R"({"model": {"layers": 1}, "model": {"heads": 1}})"),
               StatusIs(kInvalid, "model: given twice"));

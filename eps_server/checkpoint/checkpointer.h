@@ -70,8 +70,8 @@ class Checkpointer {
 };
 
 // Fills an empty store from a folder that ModelFolder takes, with up to `threads` threads: the same bits for any
-// number. Everything but the values, which must be finite, is checked before the first tensor is stored. `work` is told how far it is; null:
-// nobody is.
+// number. Everything but the values, which must be finite in the store's wire form, is checked before the first tensor is
+// stored. `work` is told how far it is; null: nobody is.
 //
 // Memory: beside the store, 1 MiB of values in each thread, whatever the model; the files' pages are the system's
 // Errors: NOT_FOUND, INVALID_ARGUMENT naming file, tensor, shape, dtype or value found and wanted · CANCELLED by `work`

@@ -199,8 +199,10 @@ TEST(CheckpointerTest, WeightsThatAreNotFiniteAreNoneToBeginWith) {
   ASSERT_OK_AND_ASSIGN(const std::string folder,
                        f.Open()->Write(*store, StateAt(3), {AllBlobs(f.model), [](BlobId) {}}));
   const std::unique_ptr<Store> loaded = Store::Create(f.model, f.run).value();
-  EXPECT_THAT(LoadHuggingFace(folder, f.model, 1, *loaded),
-              StatusIs(absl::StatusCode::kInvalidArgument, ", element 3: nan, must be finite"));
+  const absl::Status status = LoadHuggingFace(folder, f.model, 1, *loaded);
+  EXPECT_THAT(status, StatusIs(absl::StatusCode::kInvalidArgument, folder + "/model.safetensors: tensor "));
+  EXPECT_THAT(status, StatusIs(absl::StatusCode::kInvalidArgument, ", element 3 at byte "));
+  EXPECT_THAT(status, StatusIs(absl::StatusCode::kInvalidArgument, ": nan, must be finite"));
 }
 
 TEST(CheckpointerTest, TheSameTensorsAreTheSameBytesInAnyOrderAndAtAnyTime) {

@@ -1,7 +1,6 @@
 // Where a run that does not resume gets its weights; declared in checkpointer.h.
 
 #include <algorithm>
-#include <cmath>
 #include <cstdint>
 #include <memory>
 #include <vector>
@@ -89,15 +88,6 @@ absl::Status FillStore(const ModelSpec& model, int threads, Store& store, LongWo
   });
 }
 
-// Weights of a run that diverged, or a damaged file: nothing can be computed with them.
-absl::Status CheckFinite(const std::string& folder, const Part& part, absl::Span<const float> values) {
-  const auto wrong = std::find_if(values.begin(), values.end(), [](float value) { return !std::isfinite(value); });
-  if (wrong == values.end()) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat(folder, ": ", part.tensor->name, ", element ",
-                                                 part.first_elem + (wrong - values.begin()), ": ", *wrong,
-                                                 ", must be finite"));
-}
-
 // Another run's checkpoint says what its files are; another folder has nothing to be compared with.
 absl::Status CheckStepFolder(const std::string& folder, LongWork* work) {
   if (!IsStepFolder(folder)) return absl::OkStatus();
@@ -119,7 +109,7 @@ absl::Status LoadHuggingFace(const std::string& folder, const ModelSpec& model, 
   EPS_RETURN_IF_ERROR(FillStore(model, threads, store, work, [&](const Part& part, absl::Span<float> values) {
     if (!source->is_new(*part.tensor)) {
       EPS_RETURN_IF_ERROR(source->ReadPart(*part.tensor, part.first_elem, values));
-      return CheckFinite(folder, part, values);
+      return source->CheckValues(*part.tensor, part.first_elem, values, store.wire_dtype());
     }
     InitTensorPart(*part.tensor, model.config.init_seed, part.first_elem, values);
     return absl::OkStatus();

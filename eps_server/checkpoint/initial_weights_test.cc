@@ -8,6 +8,7 @@
 #include "absl/status/status.h"
 #include "absl/types/span.h"
 #include "common/base/ids.h"
+#include "common/base/status_macros.h"
 #include "common/checkpoint/testing.h"
 #include "common/formats/model_folder_writer.h"
 #include "common/formats/safetensors.h"
@@ -166,6 +167,30 @@ TEST(LoadHuggingFaceTest, DropoutAndSeedAreTheRunsOwn) {
   f.model.config.residual_dropout = 0.25;
   f.model.config.init_seed = 99;
   EXPECT_OK(LoadHuggingFace(folder, f.model, 2, *f.store));
+}
+
+// Of weights that are trained, whose master has the value, and of frozen ones, of which the wire form is all that is kept.
+TEST(LoadHuggingFaceTest, AValueThatTheWireFormCannotHoldIsRefused) {
+  const std::string name = "transformer.h.1.mlp.c_fc.weight";
+  for (const std::string frozen : {"", "transformer.h.1.*"}) {
+    RunConfig run = SmallRun(Dtype::kF16);
+    if (!frozen.empty()) run.model.freeze = {frozen};
+    const ModelSpec model = BuildModel(run.model).value();
+    const auto fill = [&](const TensorSpec& tensor, int64_t first, absl::Span<float> values) {
+      EPS_RETURN_IF_ERROR(FillPart(tensor, first, values));
+      if (tensor.name == name && first == 0) values[5] = 7e4f;
+      return absl::OkStatus();
+    };
+    TempDir dir;
+    ASSERT_OK(WriteModelFolder(dir.File("hf"), model, {}, fill));
+    const std::unique_ptr<Store> store = Store::Create(model, run).value();
+    const absl::Status status = LoadHuggingFace(dir.File("hf"), model, 2, *store);
+    EXPECT_THAT(status, StatusIs(absl::StatusCode::kInvalidArgument, "tensor " + name + ", element 5 at byte "));
+    EXPECT_THAT(status, StatusIs(absl::StatusCode::kInvalidArgument, ": 70000, is too large for precision.wire: FP16"));
+    run.precision.wire = Dtype::kBf16;
+    const std::unique_ptr<Store> wider = Store::Create(model, run).value();
+    EXPECT_OK(LoadHuggingFace(dir.File("hf"), model, 2, *wider));
+  }
 }
 
 TEST(LoadHuggingFaceTest, AMissingFolderOrFileIsNamed) {

@@ -14,9 +14,9 @@ double LearningRate(const OptimizerConfig& optimizer, int64_t steps, StepId step
   if (optimizer.decay == ScheduleDecay::kInverseSqrt) {
     return peak * std::sqrt(static_cast<double>(warmup) / static_cast<double>(s + 1));
   }
-  if (s >= steps - 1) return last;
   const int64_t start = optimizer.decay_steps > 0 ? std::max(warmup, steps - 1 - optimizer.decay_steps) : warmup;
   if (s <= start) return peak;
+  if (s >= steps - 1) return last;
   const double x = static_cast<double>(s - start) / static_cast<double>(steps - 1 - start);
   switch (optimizer.decay) {
     case ScheduleDecay::kLinear:

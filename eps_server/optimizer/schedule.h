@@ -18,7 +18,8 @@ namespace eps::server {
 //   s >= W, COSINE          final + (peak - final) * (1 + cos(pi x)) / 2
 //
 // with x = (s - S) / (steps - 1 - S), x = 0 before S and x = 1 at the last step: `peak` from s = W to s = S, `final` at
-// s = steps - 1. S is max(W, steps - 1 - decay_steps), and W without decay_steps.
+// s = steps - 1. S is max(W, steps - 1 - decay_steps), and W without decay_steps. Where S is the last step itself, the decay
+// has no length and x is 0: of one step, at a `final` of 0, nothing would be learned.
 double LearningRate(const OptimizerConfig& optimizer, int64_t steps, StepId step);
 
 }  // namespace eps::server

@@ -78,8 +78,17 @@ TEST(ScheduleTest, StaysAtThePeakUntilTheLastDecaySteps) {
 
 TEST(ScheduleTest, ShortRunsHaveNoHole) {
   // The only step after the warm-up is the last one; a run that ends in its warm-up never decays.
-  EXPECT_DOUBLE_EQ(LearningRate(Schedule(ScheduleDecay::kLinear, 3), 4, StepId(3)), 2);
-  EXPECT_DOUBLE_EQ(LearningRate(Schedule(ScheduleDecay::kCosine, 0), 1, StepId(0)), 2);
+  for (const ScheduleDecay decay : {ScheduleDecay::kLinear, ScheduleDecay::kCosine, ScheduleDecay::kOneMinusSqrt}) {
+    OptimizerConfig config = Schedule(decay, 3);
+    for (const int64_t decay_steps : {0, 1, 5}) {
+      config.decay_steps = decay_steps;
+      EXPECT_DOUBLE_EQ(LearningRate(config, 4, StepId(3)), 8);
+      EXPECT_DOUBLE_EQ(LearningRate(config, 5, StepId(3)), 8);
+      EXPECT_DOUBLE_EQ(LearningRate(config, 5, StepId(4)), 2);
+    }
+    EXPECT_DOUBLE_EQ(LearningRate(Schedule(decay, 0), 1, StepId(0)), 8);
+    EXPECT_DOUBLE_EQ(LearningRate(Schedule(decay, 0), 2, StepId(1)), 2);
+  }
   EXPECT_DOUBLE_EQ(LearningRate(Schedule(ScheduleDecay::kLinear, 10), 5, StepId(4)), 4);
 }
 

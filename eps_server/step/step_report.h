@@ -33,7 +33,7 @@ struct StepReport {
 struct EvaluationReport {
   Version version;      // whose weights it is of
   double loss = 0;      // nats per counted token; not a number where the weights give none, or nothing is counted
-  double accuracy = 0;  // share of the counted tokens whose logit no other class's exceeds
+  double accuracy = 0;  // share of the counted tokens whose logit is the first of the largest
   int64_t tokens = 0;   // counted
   double seconds = 0;
 };

@@ -80,7 +80,7 @@ constexpr MetricSpec kEvalLoss{
     .help = "Loss of the newest evaluation, mean per counted token; no sample before the first of this sitting."};
 constexpr MetricSpec kEvalAccuracy{
     .name = "eps_eval_accuracy",
-    .help = "Of the newest evaluation, the share of the counted tokens whose logit no other class's exceeds."};
+    .help = "Of the newest evaluation, the share of the counted tokens whose logit is the first of the largest."};
 constexpr MetricSpec kEvalStep{.name = "eps_eval_step", .help = "Steps committed when the newest evaluation was made."};
 constexpr MetricSpec kLearningRate{.name = "eps_learning_rate", .help = "Of the last committed step."};
 constexpr MetricSpec kNorm{

@@ -252,14 +252,15 @@ struct ColumnSumArgs {
 };
 
 // The fused cross-entropy, one chunk of the vocabulary at a time: no logits (M, V) need exist.
-// First pass, every chunk in order: row_max and row_sum are the running softmax over the chunks seen.
+// First pass, every chunk in order: row_max and row_sum are the running softmax over the chunks seen. The sum is positive;
+// its sign is free, and says of a label that has the largest logit whether a class before it has as large a one.
 struct SoftmaxChunkArgs {
   int64_t M = 0, chunk = 0, first = 0;  // columns [first, first + chunk) of the vocabulary
   int64_t ld = 0;                       // of logits, >= chunk
   const void* logits = nullptr;         // act (M, chunk), ld
   const int32_t* labels = nullptr;      // (M); a label outside [0, V) is not counted (-100 by convention)
   float* row_max = nullptr;             // (M) in and out; set by this call when first == 0
-  float* row_sum = nullptr;             // (M) in and out
+  float* row_sum = nullptr;             // (M) in and out; the sum is its magnitude
   float* target = nullptr;              // (M) out: the label's logit, when it lies in this chunk
 };
 // Second pass: logits -> their gradient, in place: (softmax - onehot) * scale, 0 for uncounted rows.
@@ -277,7 +278,7 @@ struct LossRecord {
   double loss_sum = 0;  // nats, over counted rows
   int64_t counted = 0;
   int64_t finite = 1;   // 0 if a row's loss was not finite
-  int64_t correct = 0;  // of the counted rows: no other logit is larger than the label's
+  int64_t correct = 0;  // of the counted rows: the label's is the first of the largest logits, and the loss is finite
 };
 struct LossArgs {
   int64_t M = 0, V = 0;

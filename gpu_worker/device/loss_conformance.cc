@@ -1,10 +1,13 @@
 // The fused cross-entropy against plain fp64 loops and finite differences.
 
+#include <algorithm>
 #include <cmath>
+#include <cstddef>
 #include <cstdint>
 #include <limits>
 #include <random>
 #include <string>
+#include <vector>
 
 #include "gpu_worker/device/conformance_cases.h"
 #include "gpu_worker/device/conformance_memory.h"
@@ -54,17 +57,62 @@ TEST_P(DeviceConformanceTest, CrossEntropyInChunksAgreesWithFp64) {
   }
 }
 
-TEST_P(DeviceConformanceTest, CorrectRowsAreThoseWhoseLabelHasTheLargestLogit) {
-  const LossCase t = {6, 40, 16};
+TEST_P(DeviceConformanceTest, CorrectRowsAreThoseWhoseLabelIsTheFirstOfTheLargestLogits) {
+  struct Row {
+    std::vector<int> largest;  // columns; others have less
+    int32_t label;
+    bool is_correct;
+  };
+  const std::vector<Row> rows = {
+      {{3}, 3, true},           // in the first chunk
+      {{39}, 39, true},         // in the last
+      {{20}, 21, false},        // another's
+      {{5, 30}, 30, false},     // as large before it, in an earlier chunk
+      {{5, 30}, 5, true},       // behind it, in a later chunk
+      {{17, 31}, 31, false},    // before it, in its chunk
+      {{16, 17}, 17, false},    // next to it
+      {{17, 31}, 17, true},     // behind it, in its chunk
+      {{16, 17}, 16, true},     // its chunk's first
+      {{2, 9}, 9, false},       // before it, with chunks behind that have less
+      {{1, 14, 38}, 14, false}  // on both sides
+  };
+  const auto num_rows = static_cast<int64_t>(rows.size());
+  const LossCase t = {num_rows + 2, 40, 16};
   LossInputs in{Array(t.M * t.V, -1.0), {}};
-  const auto logit = [&](int64_t row, int64_t column) -> double& { return in.logits[row * t.V + column]; };
-  // Row 0 is right in the first chunk, 1 in the last; 2 is wrong; 3 shares the largest; 4 and 5 are not counted.
-  logit(0, 3) = logit(1, 39) = logit(2, 20) = logit(3, 5) = logit(3, 30) = logit(4, 7) = logit(5, 7) = 2;
-  in.labels = {3, 39, 21, 30, -100, 40};
+  int64_t correct = 0;
+  for (int64_t row = 0; row < num_rows; ++row) {
+    const Row& wanted = rows[static_cast<size_t>(row)];
+    for (const int column : wanted.largest) in.logits[row * t.V + column] = 2;
+    in.labels.push_back(wanted.label);
+    correct += wanted.is_correct;
+  }
+  for (const int32_t uncounted : {-100, 40}) in.labels.push_back(uncounted);
+  EXPECT_EQ(reference::CorrectRows(in.logits, in.labels, t.M, t.V), correct);
   ConformanceMemory memory(device());
   const LossOutputs out = RunLoss(memory, t, in, 1.0);
-  EXPECT_EQ(out.record.counted, 2 + 4);
-  EXPECT_EQ(out.record.correct, 1 + 3);  // the record began with 1
+  EXPECT_EQ(out.record.counted, 2 + num_rows);
+  EXPECT_EQ(out.record.correct, 1 + correct);  // the record began with 1
+}
+
+// Of logits of few values, whose largest has many columns.
+TEST_P(DeviceConformanceTest, CorrectRowsAgreeWithTheReferenceWhereLogitsAreTheSame) {
+  for (const LossCase& t : {LossCase{200, 6, 6}, LossCase{200, 37, 10, 4.0, 3}, LossCase{200, 411, 137, 4.0, 7},
+                            LossCase{100, 600, 256}, LossCase{50, 4000, 4000}}) {
+    for (const int64_t values : {1, 3}) {
+      SCOPED_TRACE(std::to_string(t.V) + " by " + std::to_string(t.chunk) + " of " + std::to_string(values));
+      LossInputs in = MakeLossInputs(t);
+      for (size_t i = 0; i < in.logits.size(); ++i) {
+        // Few columns have the largest, so that it is often the label's.
+        const bool is_rare = values > 1 && i % 7 != 0;
+        in.logits[i] = is_rare ? -1 : static_cast<double>(static_cast<int64_t>(i * i / 7) % values);
+      }
+      for (int64_t row = 0; row < t.M; ++row) {
+        if (row % 3 == 0 && row % 5 != 3) in.labels[row] = static_cast<int32_t>(row % std::min<int64_t>(t.V, 20));
+      }
+      ConformanceMemory memory(device());
+      EXPECT_EQ(RunLoss(memory, t, in, 1.0).record.correct, 1 + reference::CorrectRows(in.logits, in.labels, t.M, t.V));
+    }
+  }
 }
 
 TEST_P(DeviceConformanceTest, CrossEntropyGradientAgreesWithFiniteDifferences) {

@@ -298,6 +298,15 @@ double CrossEntropy(const Array& logits, const std::vector<int32_t>& labels, int
   return loss;
 }
 
+int64_t CorrectRows(const Array& logits, const std::vector<int32_t>& labels, int64_t M, int64_t V) {
+  int64_t correct = 0;
+  for (int64_t i = 0; i < M; ++i) {
+    const auto row = logits.begin() + i * V;
+    correct += std::max_element(row, row + V) - row == labels[i];  // the first of the largest
+  }
+  return correct;
+}
+
 Array CrossEntropyGradient(const Array& logits, const std::vector<int32_t>& labels, int64_t M, int64_t V,
                            double scale) {
   Array d(logits.size(), 0.0);

@@ -70,6 +70,8 @@ Array AttentionBackward(const Array& qkv, const Array& d_o, const AttentionShape
 // The sum over counted rows of -log softmax(logits)[label].
 double CrossEntropy(const Array& logits, const std::vector<int32_t>& labels, int64_t M, int64_t V);
 Array CrossEntropyGradient(const Array& logits, const std::vector<int32_t>& labels, int64_t M, int64_t V, double scale);
+// The rows whose label is the first of the largest logits, which an argmax gives.
+int64_t CorrectRows(const Array& logits, const std::vector<int32_t>& labels, int64_t M, int64_t V);
 
 }  // namespace eps::worker::reference
 

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import struct
 
 import byte_level_tokenizer
 import safetensors_file
@@ -231,6 +232,18 @@ class ExportWithTheRunTest(FolderTest):
         self.refused(train(unsaid, out, "--export", self.work.path / "hf"), 2, "--export: model.", "model.out_bias: true")
         self.assertFalse(out.exists())
 
+    def test_broken_files_beside_the_weights_are_refused_before_the_run_starts(self):
+        self.train_ok(self.work.spec({"steps": 1}), self.work.out("first"), "--export", self.work.out("hf"))
+        spec = self.work.spec({"model": {"from": "hf", **NO_SHAPE}, "steps": 1}, name="from.json")
+        out, exported, broken = self.work.out("run"), self.work.out("exported"), self.work.path / "hf/generation_config.json"
+        for text, error in (("{", "generation_config.json: not valid JSON"), ("", "generation_config.json: empty")):
+            broken.write_text(text)
+            self.refused(train(spec, out, "--export", exported), 2, "--export: ", error)
+            self.refused(run([str(EPS), "import", "--from", str(broken.parent), "--out", str(exported)]), 2, error)
+            self.assertFalse(out.exists() or exported.exists())
+        self.train_ok(spec, out)  # which needs none of it
+        self.refused(train(spec, out, "--resume", "--export", exported), 2, f"--export: {out}/source: ", error)
+
     def test_a_resume_of_a_run_that_is_done_and_exported_ends_well_and_changes_nothing(self):
         spec, out, folder = self.work.spec({"steps": 2}), self.work.out("run"), self.work.out("hf")
         self.train_ok(spec, out, "--export", folder)
@@ -323,6 +336,19 @@ class ShardsTest(FolderTest):
             self.train_ok(self.work.spec({"model": {"from": name, **NO_SHAPE}, "steps": 2}, name=f"{name}.json"), after)
             hashes.add(model_hash(after))
         self.assertEqual(len(hashes), 1)
+
+    def test_a_weight_that_is_no_number_is_named_with_its_shard_and_byte(self):
+        out, folder, copy = self.work.out("run"), self.work.out("hf"), self.work.out("copy")
+        self.train_ok(self.work.spec({"steps": 1}), out)
+        self.eps("export", "--checkpoint", out, "--out", folder, "--max-shard-size", "64KiB")
+        shard = sorted(folder.glob("*.safetensors"))[1]
+        data = bytearray(shard.read_bytes())
+        first = 8 + int.from_bytes(data[:8], "little")  # of the first tensor
+        data[first + 12:first + 16] = struct.pack("<f", float("inf"))
+        shard.write_bytes(data)
+        self.refused(run([str(EPS), "import", "--from", str(folder), "--out", str(copy)]), 2, f"{shard}: tensor ",
+                     f"element 3 at byte {first + 12}: inf, must be finite")
+        self.assertFalse(copy.exists())
 
     def test_an_export_that_is_refused_leaves_nothing(self):
         out = self.work.out("run")

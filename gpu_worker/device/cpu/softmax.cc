@@ -64,10 +64,17 @@ void SoftmaxChunkImpl(const SoftmaxChunkArgs& args, int64_t begin, int64_t end) 
     const float old_max = first ? std::numeric_limits<float>::lowest() : args.row_max[row];
     const float max = RowMax(x, args.chunk, old_max);
     const float sum = RowExpSum(x, args.chunk, max);
-    args.row_sum[row] = first ? sum : args.row_sum[row] * ScalarExp(old_max - max) + sum;
-    args.row_max[row] = max;
+    bool has_rival = !first && std::signbit(args.row_sum[row]);
     const int64_t at = int64_t{args.labels[row]} - args.first;
-    if (at >= 0 && at < args.chunk) args.target[row] = x[at];
+    if (at >= 0 && at < args.chunk) {
+      args.target[row] = x[at];
+      // Only of a row's largest is it asked, and only here are its columns read once more.
+      constexpr float kNone = -std::numeric_limits<float>::infinity();
+      has_rival = x[at] == max && ((!first && old_max == max) || RowMax(x, at, kNone) == max);
+    }
+    const float total = first ? sum : std::fabs(args.row_sum[row]) * ScalarExp(old_max - max) + sum;
+    args.row_sum[row] = has_rival ? -total : total;
+    args.row_max[row] = max;
   }
 }
 
@@ -81,7 +88,7 @@ void SoftmaxChunkBackwardImpl(const SoftmaxChunkBackwardArgs& args, int64_t begi
       continue;
     }
     const VF max = hn::Set(d, args.row_max[row]);
-    const VF factor = hn::Set(d, static_cast<float>(args.scale / static_cast<double>(args.row_sum[row])));
+    const VF factor = hn::Set(d, static_cast<float>(args.scale / static_cast<double>(std::fabs(args.row_sum[row]))));
     for (int64_t c = 0; c < args.chunk; c += kVecLanes) {
       const int64_t left = args.chunk - c;
       StoreTail(hn::Mul(Exp(d, hn::Sub(LoadTail(d, x + c, left), max)), factor), d, x + c, left);
@@ -114,12 +121,16 @@ void AddLoss(const LossArgs& args) {
   std::array<double, 16> lanes = {};
   for (int64_t row = 0; row < args.M; ++row) {
     if (args.labels[row] < 0 || args.labels[row] >= args.V) continue;
-    const double loss = static_cast<double>(args.row_max[row]) + std::log(static_cast<double>(args.row_sum[row])) -
+    const float sum = args.row_sum[row];
+    const double loss = static_cast<double>(args.row_max[row]) + std::log(static_cast<double>(std::fabs(sum))) -
                         static_cast<double>(args.target[row]);
     lanes[row % 16] += loss;
     ++args.record->counted;
-    if (args.target[row] == args.row_max[row]) ++args.record->correct;
-    if (!std::isfinite(loss)) args.record->finite = 0;
+    if (!std::isfinite(loss)) {
+      args.record->finite = 0;
+    } else if (args.target[row] == args.row_max[row] && !std::signbit(sum)) {
+      ++args.record->correct;
+    }
   }
   double sum = 0;
   for (const double lane : lanes) sum += lane;

@@ -75,8 +75,11 @@ __global__ void __launch_bounds__(kMaxChunkThreads, 1024 / kMaxChunkThreads)
   const int64_t row = blockIdx.x;
   const T* x = logits + row * ld;
   const int64_t label = labels[row] - first;
+  const bool has_label = label >= 0 && label < chunk;
+  const int at_label = has_label ? static_cast<int>(label) : 0, label_pack = at_label / kPack * kPack;
+  float rival = -INFINITY;  // the largest of this thread's columns before the label's
   ExpSum before;
-  if (first != 0) before = {row_max[row], row_sum[row]};
+  if (first != 0) before = {row_max[row], fabsf(row_sum[row])};
   ExpSum mine;
   const int thread = static_cast<int>(threadIdx.x);
   const int left = kVector ? chunk % kPack : 0;  // of the last pack, an element for each thread
@@ -91,8 +94,11 @@ __global__ void __launch_bounds__(kMaxChunkThreads, 1024 / kMaxChunkThreads)
     float max = mine.max;
     EPS_UNROLL
     for (int p = 0; p < kPacksAtOnce; ++p) {
+      float pack_max = -INFINITY;
       EPS_UNROLL
-      for (int i = 0; i < kPack; ++i) max = fmaxf(max, raw.At(p, i));
+      for (int i = 0; i < kPack; ++i) pack_max = fmaxf(pack_max, raw.At(p, i));
+      max = fmaxf(max, pack_max);
+      if (start + p * step < label_pack) rival = fmaxf(rival, pack_max);
     }
     mine = {max, SumAt(mine, max)};
     EPS_UNROLL
@@ -103,22 +109,26 @@ __global__ void __launch_bounds__(kMaxChunkThreads, 1024 / kMaxChunkThreads)
       mine.sum += sum;
     }
   }
+  const float own = has_label ? ToFloat(x[at_label]) : INFINITY;
+  if (thread < at_label - label_pack) rival = fmaxf(rival, ToFloat(x[label_pack + thread]));
   __shared__ float maxima[kMaxChunkThreads / kWarpSize], sums[kMaxChunkThreads / kWarpSize];
   mine = WarpExpSum(mine);
   if (thread % kWarpSize == 0) {
     maxima[thread / kWarpSize] = mine.max;
     sums[thread / kWarpSize] = mine.sum;
   }
-  __syncthreads();
+  bool has_rival = __syncthreads_or(rival >= own) != 0;
   if (thread >= kWarpSize) return;
   ExpSum all;
   if (thread < static_cast<int>(blockDim.x) / kWarpSize) all = {maxima[thread], sums[thread]};
   all = WarpExpSum(all);
   if (thread != 0) return;
   const float max = fmaxf(before.max, all.max);
-  row_sum[row] = SumAt(before, max) + SumAt(all, max);
+  const float sum = SumAt(before, max) + SumAt(all, max);
+  if (first != 0) has_rival = has_label ? has_rival || before.max >= own : std::signbit(row_sum[row]);
+  row_sum[row] = has_rival ? -sum : sum;
   row_max[row] = max;
-  if (label >= 0 && label < chunk) target[row] = ToFloat(x[label]);
+  if (has_label) target[row] = own;
 }
 
 template <typename T, bool kVector>
@@ -130,7 +140,7 @@ __global__ void __launch_bounds__(kRowThreads)
   const int64_t label = labels[row];
   const bool counted = label >= 0 && label < V;
   const float max = row_max[row];
-  const float factor = static_cast<float>(scale / static_cast<double>(row_sum[row]));
+  const float factor = static_cast<float>(scale / static_cast<double>(fabsf(row_sum[row])));
   for (int64_t at = threadIdx.x * kPack; at < chunk; at += kRowThreads * kPack) {
     float v[kPack];
     LoadPack<kVector>(x, at, chunk, v);
@@ -155,11 +165,13 @@ __global__ void __launch_bounds__(kRowThreads) LossKernel(LossArgs args) {
     const int64_t row = first + threadIdx.x;
     double loss = 0;
     if (row < args.M && args.labels[row] >= 0 && args.labels[row] < args.V) {
-      loss = static_cast<double>(args.row_max[row]) + log(static_cast<double>(args.row_sum[row])) -
+      const float sum = args.row_sum[row];
+      loss = static_cast<double>(args.row_max[row]) + log(static_cast<double>(fabsf(sum))) -
              static_cast<double>(args.target[row]);
       ++counted;
-      correct += args.target[row] == args.row_max[row] ? 1 : 0;
-      finite = finite && std::isfinite(loss);
+      const bool is_finite = std::isfinite(loss);
+      correct += is_finite && args.target[row] == args.row_max[row] && !std::signbit(sum) ? 1 : 0;
+      finite = finite && is_finite;
     }
     losses[threadIdx.x] = loss;
     __syncthreads();
