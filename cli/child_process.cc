@@ -4,6 +4,7 @@
 #include <signal.h>
 #include <string.h>
 #include <sys/prctl.h>
+#include <sys/statvfs.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -15,6 +16,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "common/base/byte_size.h"
 #include "common/base/file_util.h"
 #include "common/base/status_macros.h"
 
@@ -127,6 +129,26 @@ std::string LastWords(const ChildProcess& child) {
     if (absl::StartsWith(line, program)) last = line;
   }
   return last;
+}
+
+std::string LogTrouble(const ChildProcess& child) {
+  if (!child.wait_status.has_value() || WIFSIGNALED(*child.wait_status)) return "";  // which ends lines anywhere
+  std::ifstream log(child.log_path, std::ios::ate);
+  const bool is_empty = !log.is_open() || log.tellg() <= child.log_start;
+  bool is_cut = false;
+  if (!is_empty) {
+    log.seekg(-1, std::ios::end);
+    is_cut = log.get() != '\n';
+  }
+  struct statvfs disk {};
+  const bool is_known = statvfs(child.log_path.c_str(), &disk) == 0;
+  const int64_t free_bytes = static_cast<int64_t>(disk.f_bavail) * static_cast<int64_t>(disk.f_frsize);
+  const bool is_full = is_known && free_bytes == 0;
+  const bool is_silent = WEXITSTATUS(*child.wait_status) != 0 && LastWords(child).empty();
+  if (!is_cut && !(is_silent && (is_empty || is_full))) return "";
+  std::string why = is_full ? ": its disk is full" : "";
+  if (is_known && !is_full) why = absl::StrCat("; its disk has ", FormatByteSize(free_bytes), " free now");
+  return absl::StrCat("its log could not be written to the end", why);
 }
 
 absl::StatusOr<ProgramEnd> RunProgram(const std::string& program, std::vector<std::string> arguments,

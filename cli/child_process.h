@@ -50,6 +50,10 @@ std::string EndOf(const ChildProcess& child);
 // they end; "" if none.
 std::string LastWords(const ChildProcess& child);
 
+// Why LastWords may lack what the child said, for people; "" where nothing speaks for it: its own part of the log ends in
+// the middle of a line, or it has failed without a word in it and the log is empty or its disk full.
+std::string LogTrouble(const ChildProcess& child);
+
 struct ProgramEnd {
   int exit_code = 0;
   std::string last_words;  // LastWords

@@ -71,6 +71,27 @@ TEST(ChildProcessTest, TheWordsOfAnEarlierProcessInTheSameLogAreNotTheLastOnes) 
   EXPECT_EQ(LastWords(third), "sh: the third");
 }
 
+TEST(ChildProcessTest, ALogThatLacksTheLastWordsIsNamed) {
+  TempDir dir;
+  ChildProcess silent = RunShell(dir, "exit 1");
+  WaitForEnd(silent);
+  EXPECT_THAT(LogTrouble(silent), testing::HasSubstr("could not be written to the end"));
+  EXPECT_THAT(LogTrouble(silent), testing::HasSubstr("its disk"));
+  ChildProcess said = RunShell(dir, "echo 'sh: why'; exit 1");
+  WaitForEnd(said);
+  EXPECT_EQ(LogTrouble(said), "");
+  ChildProcess well = RunShell(dir, "exit 0");
+  WaitForEnd(well);
+  EXPECT_EQ(LogTrouble(well), "");
+  ChildProcess cut = RunShell(dir, "printf 'sh: wh'; exit 1");
+  WaitForEnd(cut);
+  EXPECT_EQ(LastWords(cut), "sh: wh");
+  EXPECT_THAT(LogTrouble(cut), testing::HasSubstr("could not be written to the end"));
+  ChildProcess killed = RunShell(dir, "printf half; kill -9 $$");
+  WaitForEnd(killed);
+  EXPECT_EQ(LogTrouble(killed), "");
+}
+
 TEST(ChildProcessTest, ADeathBySignalIsNamed) {
   TempDir dir;
   ChildProcess child = RunShell(dir, "sleep 100");

@@ -137,6 +137,18 @@ WorkerFlags WorkerFlags::ForOneMore(const MemoryRoom& room, int others) const {
   return more;
 }
 
+WorkerFlags WorkerFlags::ForSoMany(const MemoryRoom& room, int num_workers) const {
+  WorkerFlags other = *this;
+  if (num_workers == workers) return other;
+  other.workers = num_workers;
+  if (memory_is_default && device == "cpu") {
+    other.device_memory_bytes = std::min(device_memory_bytes, DefaultDeviceMemoryBytes(room, num_workers));
+  }
+  const int others_threads = threads > 0 ? threads : std::max(1, UsableCores() / num_workers);
+  if (profile_is_default) other.profile = worker::ChooseProfile("", device, others_threads, vectors);
+  return other;
+}
+
 void WorkerFlags::SetDefaultProfile(int threads_per_worker) {
   profile_is_default = profile.empty();
   profile = worker::ChooseProfile(profile, device, threads_per_worker, vectors);

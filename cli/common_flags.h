@@ -61,6 +61,9 @@ struct WorkerFlags {
   // run that has one more.
   WorkerFlags ForOneMore(const MemoryRoom& room, int others) const;
 
+  // The same where so many compute in place of `workers`: what was not given is as for so many, and no larger than it was.
+  WorkerFlags ForSoMany(const MemoryRoom& room, int num_workers) const;
+
   // The own flags of worker `turn`, from 0, for the daemon at `address`, with `threads` where none were given.
   std::vector<std::string> ToArguments(const std::string& address, int default_threads, int turn) const;
 };

@@ -60,6 +60,19 @@ TEST(WorkerFlagsTest, AGivenCapIsLeftAloneAndAGpuIsSharedByItsWorkers) {
   EXPECT_EQ(unknown.device_memory_bytes, 0);
 }
 
+TEST(WorkerFlagsTest, OtherNumbersOfWorkersShareAnewAndTakeNoMoreThanBefore) {
+  WorkerFlags flags;
+  flags.SetDefaultMemory(kRoom, 2);
+  EXPECT_EQ(flags.device_memory_bytes, 3 * kGib);
+  EXPECT_EQ(flags.ForSoMany(kRoom, 2).device_memory_bytes, 3 * kGib);
+  EXPECT_EQ(flags.ForSoMany(kRoom, 3).device_memory_bytes, 2 * kGib);
+  EXPECT_EQ(flags.ForSoMany(kRoom, 1).device_memory_bytes, 3 * kGib);
+  WorkerFlags given = {.device = "cuda", .device_memory_bytes = 7};
+  given.SetDefaultMemory(kRoom, 1);
+  EXPECT_EQ(given.ForSoMany(kRoom, 3).device_memory_bytes, 7);
+  EXPECT_EQ(given.ForSoMany(kRoom, 3).workers, 3);
+}
+
 TEST(WorkerFlagsTest, OneMoreHasWhatIsLeft) {
   WorkerFlags flags;
   flags.SetDefaultMemory(kRoom, 1);

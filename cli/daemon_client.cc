@@ -11,6 +11,7 @@
 #include "CLI/CLI.hpp"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 #include "absl/time/clock.h"
 #include "cli/common_flags.h"
 #include "cli/run_report.h"
@@ -40,27 +41,43 @@ bool IsAlive(int64_t process_id) {
   return kill(static_cast<pid_t>(process_id), 0) == 0 || errno == EPERM;
 }
 
-// A daemon at work has its folder's lock; one that lingers after the end of its run has nothing but its page.
-bool IsLetGo(const std::string& out) { return LockDirectory(out).ok(); }
+// Whether some process has it; asking takes it for an instant.
+bool IsLocked(const std::string& folder) { return absl::IsFailedPrecondition(LockDirectory(folder).status()); }
 
-// Of the daemon that runs for `out`. Errors: ReadEndpointFile's · UNAVAILABLE none does, and where the run stands
+// Of the daemon that runs for `out`. It has its folder's lock as long as it is at work; one that lingers after the end of
+// its run has nothing but its page.
+// Errors: ReadEndpointFile's · UNAVAILABLE none does, and where the run stands · ABORTED one has the folder, and no file
+//         says where it listens
 absl::StatusOr<Endpoint> FindDaemon(const std::string& out) {
   absl::StatusOr<Endpoint> endpoint = ReadEndpointFile(out, EndpointFile::kStarting);
   if (endpoint.ok() && IsAlive(endpoint->process_id)) return endpoint;
   endpoint = ReadEndpointFile(out, EndpointFile::kRunning);
-  const bool is_gone =
-      endpoint.ok() ? !IsAlive(endpoint->process_id) || IsLetGo(out) : absl::IsNotFound(endpoint.status());
+  if (!endpoint.ok() && !absl::IsNotFound(endpoint.status())) return endpoint;
+  const bool is_gone = endpoint.ok() ? !IsAlive(endpoint->process_id) || LockDirectory(out).ok() : !IsLocked(out);
   if (is_gone) return absl::UnavailableError(NotRunningText(out));
-  return endpoint;
+  if (endpoint.ok()) return endpoint;
+  return absl::AbortedError(
+      absl::StrCat("a daemon has ", out,
+                   ", and no endpoints.json is there that says where it listens: it starts at this moment, or the file "
+                   "was removed; give --connect HOST:PORT, as its log has it (daemon_listening)"));
 }
 
 // What to do where the daemon's address was found and gave no answer. Who listens there without TLS is refused nothing
 // but closes the connection, as a daemon with TLS does.
 std::string AdviceFor(const absl::Status& status, const DaemonFlags& flags) {
+  if (flags.connect.empty()) {  // its process lives and has the folder, or nobody would have been asked
+    constexpr absl::string_view kEnds = "the run is ending, and its daemon takes no more calls";
+    // `eps train` has the run's logs locked, and its daemon no TLS.
+    const bool has_no_tls =
+        absl::StrContains(status.message(), "Connection refused") || IsLocked(RunFolder(flags.out).logs());
+    if (has_no_tls) return absl::StrCat("; ", kEnds);
+    return absl::StrCat("; ", kEnds,
+                        flags.doors.ca_file.empty()
+                            ? ", or that daemon speaks TLS and wants --tls-ca FILE"
+                            : ", or docs/operations.md, Across machines, says what this may mean");
+  }
   if (absl::StrContains(status.message(), "Connection refused")) {
-    return flags.connect.empty() ? ""
-                                 : "; a run that has ended has no daemon: give --out DIR, its folder, to see where it "
-                                   "stands";
+    return "; a run that has ended has no daemon: give --out DIR, its folder, to see where it stands";
   }
   if (!flags.doors.ca_file.empty()) return "; docs/operations.md, Across machines, says what this may mean";
   return "; a daemon that speaks TLS wants --tls-ca FILE, and then may want --token-file, or --tls-cert and --tls-key";
@@ -116,6 +133,8 @@ int DaemonFlags::Run(const std::function<absl::Status(DaemonClient&)>& command) 
 bool DaemonFlags::HasNoDaemon() const {
   return connect.empty() && !out.empty() && absl::IsUnavailable(FindDaemon(out).status());
 }
+
+bool DaemonFlags::IsOver() const { return HasNoDaemon() && !IsLocked(RunFolder(out).logs()); }
 
 bool DaemonFlags::IsOfFinishedRun() const { return HasNoDaemon() && IsFinished(out); }
 

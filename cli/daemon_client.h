@@ -60,12 +60,15 @@ struct DaemonFlags {
 
   void AddTo(CLI::App& command);
   // With --out alone it also shows the token that `eps train` has left there.
-  // Errors: ReadEndpointFile's, NewChannelCredentials' · UNAVAILABLE no daemon runs for --out, and where the run stands
+  // Errors: ReadEndpointFile's, NewChannelCredentials' · UNAVAILABLE no daemon runs for --out, and where the run stands ·
+  //         ABORTED one has the folder, and no file says where it listens
   absl::StatusOr<DaemonClient> Client() const;
 
   // Whether `out` is given, and no daemon is at work on its run: nobody is to be asked, and run_report.h says where it
   // stands.
   bool HasNoDaemon() const;
+  // The same where no `eps train` has the folder either, which may start a daemon again.
+  bool IsOver() const;
   // The same of a run that has done all of its steps.
   bool IsOfFinishedRun() const;
 

@@ -109,7 +109,9 @@ TEST(DaemonClientTest, ADaemonThatLingersIsNotAskedAndTheRunHasEnded) {
   };
   {
     ASSERT_OK_AND_ASSIGN(const FileDescriptor at_work, LockDirectory(dir.path()));  // not over yet
-    EXPECT_THAT(said_of("status", kExitFailed, false), testing::HasSubstr("Connection refused"));
+    const std::string said = said_of("status", kExitFailed, false);
+    EXPECT_THAT(said, testing::HasSubstr("Connection refused"));
+    EXPECT_THAT(said, testing::HasSubstr("the run is ending"));
   }
   ASSERT_OK(WriteFileAtomically(dir.File("summary.json"), R"({"steps": 4, "steps_planned": 9, "loss_last": 2.25})"));
   for (const char* command : {"status", "top --once", "checkpoint"}) {
@@ -121,6 +123,53 @@ TEST(DaemonClientTest, ADaemonThatLingersIsNotAskedAndTheRunHasEnded) {
     EXPECT_THAT(said_of(command, kExitDone, true), testing::HasSubstr("has ended: 9 of 9 steps")) << command;
   }
   EXPECT_THAT(said_of("checkpoint", kExitFailed, false), testing::HasSubstr("has ended: 9 of 9 steps"));
+}
+
+// What RunCommand says on stderr.
+std::string ErrorOf(const std::string& words) {
+  testing::internal::CaptureStderr();
+  EXPECT_EQ(RunCommand(words), kExitFailed) << words;
+  return testing::internal::GetCapturedStderr();
+}
+
+TEST(DaemonClientTest, WhereTheDaemonOfAFolderLivesAndDoesNotAnswerItsRunIsEnding) {
+  const TempDir dir;
+  const Refusing daemon(grpc::Status(grpc::StatusCode::UNAVAILABLE, "Socket closed"));
+  ASSERT_OK(WriteEndpointFile(dir.path(), EndpointFile::kRunning,
+                              {.address = daemon.address(), .page = "", .process_id = getpid()}));
+  ASSERT_OK_AND_ASSIGN(const FileDescriptor at_work, LockDirectory(dir.path()));
+  const std::string by_hand = ErrorOf("status --out " + dir.path());
+  EXPECT_THAT(by_hand, testing::HasSubstr("the run is ending"));
+  EXPECT_THAT(by_hand, testing::HasSubstr("or that daemon speaks TLS"));
+  ASSERT_OK(MakeDirs(RunFolder(dir.path()).logs()));
+  // As eps train has them, whose daemons speak no TLS.
+  ASSERT_OK_AND_ASSIGN(const FileDescriptor logs, LockDirectory(RunFolder(dir.path()).logs()));
+  const std::string of_train = ErrorOf("status --out " + dir.path());
+  EXPECT_THAT(of_train, testing::HasSubstr("the run is ending"));
+  EXPECT_THAT(of_train, testing::Not(testing::HasSubstr("TLS")));
+}
+
+TEST(DaemonClientTest, ADaemonWhoseEndpointFileIsGoneIsNotDenied) {
+  const TempDir dir;
+  {
+    ASSERT_OK_AND_ASSIGN(const FileDescriptor at_work, LockDirectory(dir.path()));
+    const std::string said = ErrorOf("status --out " + dir.path());
+    EXPECT_THAT(said, testing::HasSubstr("a daemon has " + dir.path()));
+    EXPECT_THAT(said, testing::HasSubstr("give --connect HOST:PORT"));
+  }
+  EXPECT_THAT(ErrorOf("status --out " + dir.path()), testing::HasSubstr("no daemon runs for"));
+}
+
+TEST(DaemonClientTest, ARunIsOverOnceNobodyIsLeftWhoMayStartItsDaemonAgain) {
+  const TempDir dir;
+  ASSERT_OK(MakeDirs(RunFolder(dir.path()).logs()));
+  const DaemonFlags flags{.connect = "", .out = dir.path(), .doors = {}};
+  {
+    ASSERT_OK_AND_ASSIGN(const FileDescriptor eps_train, LockDirectory(RunFolder(dir.path()).logs()));
+    EXPECT_TRUE(flags.HasNoDaemon());
+    EXPECT_FALSE(flags.IsOver());
+  }
+  EXPECT_TRUE(flags.IsOver());
 }
 
 TEST(DaemonClientTest, WhatNobodyHasMeasuredIsNoNumber) {

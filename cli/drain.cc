@@ -48,7 +48,7 @@ absl::StatusOr<std::vector<int64_t>> ChosenWorkers(const DrainFlags& flags, cons
 absl::Status RunDrain(const DrainFlags& flags, DaemonClient& client) {
   EPS_ASSIGN_OR_RETURN(const proto::StatusReply status, client.Status(kCallTimeout));
   EPS_ASSIGN_OR_RETURN(const std::vector<int64_t> workers, ChosenWorkers(flags, status));
-  return LetWorkersGo(client, workers, flags.no_wait, status);
+  return LetWorkersGo(flags.daemon, client, workers, flags.no_wait, status);
 }
 
 }  // namespace

@@ -13,6 +13,7 @@
 
 #include "CLI/CLI.hpp"
 #include "absl/status/status.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
@@ -57,11 +58,15 @@ absl::Status WriteKeySet(const std::string& out, const KeySet& set) {
   return SyncDirectory(out);
 }
 
+// Where workers reach the daemon, by the first host that was named. A pattern stands for many.
+std::string DaemonAddress(const std::string& named) {
+  const std::string host = absl::StartsWith(named, "*.") ? absl::StrCat("HOST", named.substr(1)) : named;
+  return absl::StrCat(host.find(':') == std::string::npos ? host : absl::StrCat("[", host, "]"), ":7070");
+}
+
 void PrintUse(const KeysFlags& flags, absl::Time until) {
   const auto file = [&](const char* name) { return ShellWord(absl::StrCat(flags.out, "/", name)); };
-  const std::string& named = flags.hosts.front();
-  const std::string address =
-      absl::StrCat(named.find(':') == std::string::npos ? named : absl::StrCat("[", named, "]"), ":7070");
+  const std::string address = DaemonAddress(flags.hosts.front());
   std::printf(
       "%s holds the keys of one cluster, valid until %s. Who has client.key and token is let in.\n\n"
       "The daemon's machine keeps ca.crt, server.crt, server.key and token:\n"

@@ -56,6 +56,18 @@ TEST(KeysTest, CommandsToCopyAreQuoted) {
   EXPECT_NE(text.find("--connect example.org:7070 "), std::string::npos) << text;
 }
 
+TEST(KeysTest, APatternIsNoAddressToConnectTo) {
+  const TempDir dir;
+  CLI::App app;
+  int exit_code = -1;
+  AddKeys(app, &exit_code);
+  testing::internal::CaptureStdout();
+  app.parse("keys --host *.example.org --out " + dir.File("keys"), /*program_name_included=*/false);
+  const std::string text = testing::internal::GetCapturedStdout();
+  EXPECT_EQ(exit_code, kExitDone);
+  EXPECT_NE(text.find("--connect HOST.example.org:7070 "), std::string::npos) << text;
+}
+
 TEST(KeysTest, AFolderThatIsThereIsLeftAsItIs) {
   const TempDir dir;
   EXPECT_EQ(RunKeysFor(dir.path()), kExitBadInput);

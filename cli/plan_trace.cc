@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "gpu_worker/device/device.h"
+#include "gpu_worker/device/stream_id.h"
 #include "gpu_worker/plan/relay_step.h"
 #include "gpu_worker/plan/timeline.h"
 

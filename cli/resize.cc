@@ -54,7 +54,8 @@ absl::Status RunResize(const ResizeFlags& flags, DaemonClient& client) {
   // An order that is being carried out is replaced, and not counted on.
   const bool is_starting = status.start_order().number() > 0 && !status.start_order().is_over();
   int excess = CountStaying(status) - flags.workers;
-  if (!is_starting && excess > 0) return LetWorkersGo(client, NewestWorkers(status, excess), flags.no_wait, status);
+  if (!is_starting && excess > 0)
+    return LetWorkersGo(flags.daemon, client, NewestWorkers(status, excess), flags.no_wait, status);
   if (!is_starting && CountReady(status) == flags.workers) {
     std::printf("%s already\n", ComputingText(flags.workers).c_str());
     return absl::OkStatus();
@@ -67,10 +68,10 @@ absl::Status RunResize(const ResizeFlags& flags, DaemonClient& client) {
     std::printf("%d %s asked for\n", flags.workers, flags.workers == 1 ? "worker is" : "workers are");
     return absl::OkStatus();
   }
-  EPS_RETURN_IF_ERROR(WaitForStartOrder(client, order, absl::Seconds(flags.timeout_seconds), status));
+  EPS_RETURN_IF_ERROR(WaitForStartOrder(flags.daemon, client, order, absl::Seconds(flags.timeout_seconds), status));
   EPS_ASSIGN_OR_RETURN(status, client.Status(kCallTimeout));
   excess = CountStaying(status) - flags.workers;
-  if (excess > 0) return LetWorkersGo(client, NewestWorkers(status, excess), flags.no_wait, status);
+  if (excess > 0) return LetWorkersGo(flags.daemon, client, NewestWorkers(status, excess), flags.no_wait, status);
   std::printf("%s\n", ComputingText(flags.workers).c_str());
   return absl::OkStatus();
 }

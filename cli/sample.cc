@@ -90,7 +90,7 @@ absl::StatusOr<std::vector<ChatMessage>> MessagesOf(const SampleFlags& flags) {
 absl::StatusOr<SamplePrompt> PromptOf(const SampleFlags& flags, const ModelTokenizer& model) {
   if (!flags.is_chat()) return PromptOfText(model, flags.prompt);
   EPS_ASSIGN_OR_RETURN(const std::vector<ChatMessage> messages, MessagesOf(flags));
-  return PromptOfChat(model, messages, flags.no_thoughts ? Thoughts::kNone : Thoughts::kLeftToModel);
+  return PromptOfChat(model, messages, flags.no_thoughts ? Thoughts::kNone : Thoughts::kLeftToModel, flags.messages);
 }
 
 // Prints tokens as they come: text, or, without a tokenizer, ids.
@@ -135,6 +135,10 @@ absl::Status WriteText(const SampleFlags& flags, const std::string& folder, cons
   }
   if (prompt.ids.empty()) return absl::InvalidArgumentError("--prompt: at least one token is needed");
   if (flags.no_stop) prompt.ends.clear();
+  const auto prompt_tokens = static_cast<int64_t>(prompt.ids.size());
+  if (const std::string cut = CutText(prompt_tokens, config.context); flags.is_chat() && !cut.empty()) {
+    std::fprintf(stderr, "eps: warning: %s\n", cut.c_str());
+  }
 
   proto::GenerateRequest request;
   request.mutable_prompt()->Add(prompt.ids.begin(), prompt.ids.end());
@@ -142,7 +146,7 @@ absl::Status WriteText(const SampleFlags& flags, const std::string& folder, cons
   request.set_temperature(flags.temperature);
   request.set_top_k(flags.top_k);
   request.set_seed(flags.seed);
-  const int64_t text_tokens = static_cast<int64_t>(prompt.ids.size()) + flags.tokens;
+  const int64_t text_tokens = prompt_tokens + flags.tokens;
   EPS_ASSIGN_OR_RETURN(const std::unique_ptr<SamplingServer> server,
                        SamplingServer::Start(folder, text_tokens, flags.worker, signals));
   TokenPrinter printer(model.tokenizer.get(), prompt.ids);

@@ -9,6 +9,8 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "absl/strings/strip.h"
 #include "common/base/file_util.h"
 #include "common/base/status_macros.h"
 #include "common/checkpoint/checkpoint_files.h"
@@ -103,13 +105,20 @@ SamplePrompt PromptOfText(const ModelTokenizer& model, absl::string_view text) {
 }
 
 absl::StatusOr<SamplePrompt> PromptOfChat(const ModelTokenizer& model, absl::Span<const ChatMessage> messages,
-                                          Thoughts thoughts) {
+                                          Thoughts thoughts, const std::string& file) {
   EPS_ASSIGN_OR_RETURN(const DocumentMarks marks,
                        ChooseDocumentMarks(MarkOptions(model), CorpusContent::kConversations, *model.tokenizer));
-  EPS_ASSIGN_OR_RETURN(ChatPrompt chat, MakeChatPrompt(marks, messages, thoughts));
-  SamplePrompt prompt{.ids = std::move(chat.ids), .ends = KnownEnds(model)};
-  if (chat.end_of_turn) prompt.ends.insert(*chat.end_of_turn);
+  absl::StatusOr<ChatPrompt> chat = MakeChatPrompt(marks, messages, thoughts);
+  if (!chat.ok()) return file.empty() ? chat.status() : Annotate(chat.status(), file);
+  SamplePrompt prompt{.ids = std::move(chat->ids), .ends = KnownEnds(model)};
+  if (chat->end_of_turn) prompt.ends.insert(*chat->end_of_turn);
   return prompt;
+}
+
+std::string CutText(int64_t prompt_tokens, int64_t context) {
+  if (prompt_tokens <= context) return "";
+  return absl::StrCat("the chat has ", prompt_tokens, " tokens, the model's context ", context, ": the first ",
+                      prompt_tokens - context, " are left out, the system message with them where there is one");
 }
 
 absl::StatusOr<std::vector<int32_t>> PromptOfClassifier(const ModelTokenizer& model, absl::string_view text,
@@ -130,11 +139,14 @@ absl::StatusOr<std::vector<int32_t>> PromptOfClassifier(const ModelTokenizer& mo
 
 absl::StatusOr<std::vector<ChatMessage>> ReadMessages(const std::string& path) {
   EPS_ASSIGN_OR_RETURN(std::string text, ReadFile(path, kMaxMessagesBytes));
-  if (absl::StartsWith(absl::StripLeadingAsciiWhitespace(text), "[")) {
+  constexpr absl::string_view kByteOrderMark = "\xEF\xBB\xBF";
+  const absl::string_view json = absl::StripPrefix(text, kByteOrderMark);
+  if (absl::StartsWith(absl::StripLeadingAsciiWhitespace(json), "[")) {
     constexpr absl::string_view kBefore = "{\"messages\":";
-    text = absl::StrCat(kBefore, text, "}");
+    const auto json_offset = static_cast<int64_t>(text.size() - json.size());
+    text = absl::StrCat(kBefore, json, "}");
     // An error of syntax names a byte of the file; the others name where its line begins, which is the file's.
-    const TextLine in_file = {.text = text, .offset_bytes = -static_cast<int64_t>(kBefore.size())};
+    const TextLine in_file = {.text = text, .offset_bytes = json_offset - static_cast<int64_t>(kBefore.size())};
     EPS_RETURN_IF_ERROR_WITH(ParseJsonLine(in_file).status(), path);
   }
   const absl::StatusOr<JsonlRecord> record = ParseJsonlRecord({.text = text}, JsonlKind::kMessages);

@@ -36,9 +36,13 @@ struct SamplePrompt {
 
 // A text that is continued. Special tokens in it are these.
 SamplePrompt PromptOfText(const ModelTokenizer& model, absl::string_view text);
-// Messages that are answered. Errors: MakeChatPrompt's and ChooseDocumentMarks'
+// Messages that are answered. `file`: that they are from, "" of none, for what is wrong with them.
+// Errors: MakeChatPrompt's and ChooseDocumentMarks'
 absl::StatusOr<SamplePrompt> PromptOfChat(const ModelTokenizer& model, absl::Span<const ChatMessage> messages,
-                                          Thoughts thoughts = Thoughts::kLeftToModel);
+                                          Thoughts thoughts = Thoughts::kLeftToModel, const std::string& file = "");
+// That the model of so many tokens of `context` does not see the beginning of a chat that long, for people; "": it sees
+// all of it.
+std::string CutText(int64_t prompt_tokens, int64_t context);
 // A text that is told apart, cut to `context` tokens as in training.
 // Errors: ChooseDocumentMarks' · INVALID_ARGUMENT no token
 absl::StatusOr<std::vector<int32_t>> PromptOfClassifier(const ModelTokenizer& model, absl::string_view text,

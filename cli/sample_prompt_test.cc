@@ -72,6 +72,21 @@ TEST_F(SamplePromptTest, AChatIsInTheTemplatesForm) {
   EXPECT_TRUE(prompt.ends.empty());
 }
 
+TEST_F(SamplePromptTest, AChatThatCannotBeAnsweredNamesItsFile) {
+  ASSERT_OK_AND_ASSIGN(ModelTokenizer model, OpenModelTokenizer("bytes", dir_.path(), 256));
+  model.chat_template = "plain";
+  const std::vector<ChatMessage> none,
+      answered = {{.role = Role::kUser, .content = "q"}, {.role = Role::kAssistant, .content = "a"}};
+  for (const std::vector<ChatMessage>& messages : {none, answered}) {
+    EXPECT_THAT(PromptOfChat(model, messages, Thoughts::kLeftToModel, "chat.json"), StatusIs(kInvalid, "chat.json: "));
+  }
+}
+
+TEST_F(SamplePromptTest, WhatAModelDoesNotSeeOfAChatIsSaidInTokens) {
+  EXPECT_EQ(CutText(32, 32), "");
+  EXPECT_THAT(CutText(40, 32), ::testing::HasSubstr("40 tokens, the model's context 32: the first 8 are left out"));
+}
+
 TEST_F(SamplePromptTest, AChatEndsBeforeTheAnswerWhereAllLettersAreUnknown) {
   // What an answer may begin with is one token, whatever it is.
   ModelTokenizer model = Open(WordPieceJson());
@@ -134,7 +149,8 @@ TEST_F(SamplePromptTest, MessagesAreAListOrALineOfData) {
   const std::string list = R"([
     {"role": "system", "content": "s"},
     {"role": "user", "content": "q"}])";
-  for (const std::string& text : {list, "{\"messages\": " + list + "}"}) {
+  const std::string object = "{\"messages\": " + list + "}", mark = "\xEF\xBB\xBF";
+  for (const std::string& text : {list, object, mark + list, mark + object}) {
     ASSERT_OK(WriteFileAtomically(path, text));
     EXPECT_THAT(ReadMessages(path), IsOkAndHolds(ElementsAre(ChatMessage{.role = Role::kSystem, .content = "s"},
                                                              ChatMessage{.role = Role::kUser, .content = "q"})));
@@ -145,6 +161,8 @@ TEST_F(SamplePromptTest, MessagesAreAListOrALineOfData) {
   EXPECT_THAT(ReadMessages(path), StatusIs(kInvalid, "chat.json: line 1, byte offset 0: messages[0].content: missing"));
   ASSERT_OK(WriteFileAtomically(path, R"([{"role": user}])"));
   EXPECT_THAT(ReadMessages(path), StatusIs(kInvalid, "chat.json: line 1, byte offset 10:"));
+  ASSERT_OK(WriteFileAtomically(path, mark + R"([{"role": user}])"));
+  EXPECT_THAT(ReadMessages(path), StatusIs(kInvalid, "chat.json: line 1, byte offset 13:"));
   EXPECT_THAT(ReadMessages(dir_.File("none")), StatusIs(absl::StatusCode::kNotFound, "none"));
 }
 

@@ -20,6 +20,7 @@
 #include "cli/log_notes.h"
 #include "cli/progress.h"
 #include "cli/run_report.h"
+#include "cli/worker_count.h"
 #include "common/base/exit_code.h"
 #include "common/base/file_util.h"
 #include "common/base/memory_room.h"
@@ -49,8 +50,8 @@ bool EndedForSignal(const ChildProcess& child) {
 
 std::string Ended(const ChildProcess& child) {
   if (EndedForSignal(child)) return absl::StrCat("a signal asked it to (", EndOf(child), ")");
-  const std::string words = LastWords(child);
-  return absl::StrCat(EndOf(child), words.empty() ? "" : ": ", words);
+  const std::string words = LastWords(child), trouble = LogTrouble(child);
+  return absl::StrCat(EndOf(child), words.empty() ? "" : ": ", words, trouble.empty() ? "" : "; ", trouble);
 }
 
 bool DoesNotFit(const ChildProcess& worker) {
@@ -82,11 +83,15 @@ std::vector<std::string> TraceLogFiles(const std::string& out, int workers) {
 }
 
 Sitting::Sitting(SittingOptions options, SignalQueue* signals)
-    : options_(std::move(options)), signals_(*signals), replacements_(options_.restarts) {}
+    : options_(std::move(options)),
+      signals_(*signals),
+      replacements_(options_.restarts),
+      workers_wanted_(options_.workers) {}
 
 SittingEnd Sitting::Run() {
   SittingEnd end = RunAll();
   end.workers = static_cast<int>(workers_.size());
+  end.workers_wanted = std::max(1, workers_wanted_);
   end.restarts = static_cast<int>(
       std::count_if(workers_.begin(), workers_.end(), [](const Worker& worker) { return worker.counts_as_restart(); }));
   return end;
@@ -204,16 +209,20 @@ absl::Status Sitting::StartWorker(const WorkerFlags& flags) {
 }
 
 void Sitting::FollowOrders(const proto::StatusReply& status) {
+  if (status.start_order().number() > newest_order_) {
+    newest_order_ = status.start_order().number();
+    workers_wanted_ = status.start_order().workers();
+  }
   const std::set<pid_t> ready = ReadyProcesses(status);
   // Also one that the daemon does not know yet, or not any more: it may attach at any moment.
   const bool one_is_starting = std::any_of(workers_.begin(), workers_.end(), [&](const Worker& worker) {
     return worker.process.running() && ready.count(worker.process.pid) == 0;
   });
   if (!orders_.WantsOneMore(status, one_is_starting)) return;
-  if (is_interrupted() || none_left_) return orders_.GiveUp("the run is being ended");
+  if (is_interrupted() || none_left_) return GiveUpOrder("the run is being ended");
   const std::string name = absl::StrCat("gpu_worker ", workers_.size() + 1);
   if (absl::Status started = StartWorker(options_.worker.ForOneMore(FindMemoryRoom(), NumRunning())); !started.ok()) {
-    orders_.GiveUp(absl::StrCat(name, ": ", started.message()));
+    GiveUpOrder(absl::StrCat(name, ": ", started.message()));
     if (options_.note) options_.note(absl::StrCat("eps: ", name, " cannot be started: ", started.message()));
     return;
   }
@@ -246,12 +255,7 @@ SittingEnd Sitting::Watch() {
     if (num_running > 0 && num_running < expected && client.ExpectWorkers(num_running, absl::Seconds(1)).ok()) {
       expected = num_running;
     }
-    // A worker that ended well was told that the run is over, and then the daemon ends by itself, whoever was lost
-    // before; or it was let go (eps drain, eps resize), and then the daemon may wait for another.
-    const bool ended_well =
-        std::any_of(workers_.begin(), workers_.end(), [](const Worker& w) { return w.process.ended_well(); });
-    const bool over = ended_well && !(status.ok() && status->state() == run_state::kWaitingForWorkers);
-    if (num_running == 0 && !replacements_.is_pending() && !over && !none_left_) {
+    if (!none_left_ && IsNobodyLeft(status)) {
       // Nobody can finish the step: the daemon ends with the checkpoint that stands. One that was told to end does so
       // by itself, and a second signal would cost the checkpoint that it may be writing.
       none_left_ = true;
@@ -259,9 +263,29 @@ SittingEnd Sitting::Watch() {
       if (gave_up_) kill(daemon_.pid, SIGTERM);
     }
     if (status.ok()) NoteReadyWorkers(*status);
+    if (status.ok() && MayGrow(*status)) NoteWorkersLetGo();
     if (status.ok() && options_.follows_orders) FollowOrders(*status);
     if (status.ok() && options_.show) options_.show(*status);
   }
+}
+
+bool Sitting::IsNobodyLeft(const absl::StatusOr<proto::StatusReply>& status) {
+  if (NumRunning() > 0 || replacements_.is_pending()) {
+    alone_since_.reset();
+    return false;
+  }
+  // A worker that ended well was told that the run is over, and then the daemon ends by itself, whoever was lost
+  // before; or it was let go (eps drain, eps resize), and then the daemon may wait for another.
+  const bool ended_well =
+      std::any_of(workers_.begin(), workers_.end(), [](const Worker& w) { return w.process.ended_well(); });
+  if (ended_well && !(status.ok() && status->state() == run_state::kWaitingForWorkers)) return false;
+  // A run that failed has ended its workers, and its daemon, which closes its doors first, ends by itself, and says why.
+  const bool may_be_ending =
+      !status.ok() || status->state() == run_state::kFailed || status->state() == run_state::kFinished;
+  if (!may_be_ending) return true;
+  const absl::Time now = absl::Now();
+  if (!alone_since_.has_value()) alone_since_ = now;
+  return now - *alone_since_ > kGraceAtEnd;
 }
 
 void Sitting::ReapAll() {
@@ -281,10 +305,25 @@ void Sitting::NoteDeadWorkers() {
     worker.end_is_said = true;
     const std::string end = absl::StrCat(worker.process.name, " ended: ", Ended(worker.process));
     // Whether it was ready or not: else one that fails in its first pass would be started again and again.
-    if (worker.order > 0 && worker.order == orders_.report().order()) orders_.GiveUp(end);
+    if (worker.order > 0 && worker.order == orders_.report().order()) GiveUpOrder(end);
     if (options_.note && !worker.process.ended_well()) options_.note(absl::StrCat("eps: ", end));
     if (!none_left_ && HasCrashed(worker)) replacements_.OnCrash();
   }
+}
+
+// They are not wanted any more, but for those by whom there were more than that.
+void Sitting::NoteWorkersLetGo() {
+  const int num_running = NumRunning();
+  for (Worker& worker : workers_) {
+    if (!worker.process.ended_well() || std::exchange(worker.was_let_go, true)) continue;
+    if (num_running < workers_wanted_) --workers_wanted_;
+  }
+}
+
+void Sitting::GiveUpOrder(const std::string& why) {
+  const bool was_over = orders_.report().is_over();
+  orders_.GiveUp(why);
+  if (!was_over && !orders_.report().failure().empty()) workers_wanted_ = std::min(workers_wanted_, NumRunning());
 }
 
 // One that says at its start why it cannot work would say it again; one that was started for an order had its turn.
@@ -335,7 +374,7 @@ SittingEnd Sitting::DaemonEnded() {
   const std::string words = LastWords(daemon_);
   if (address_.empty() && (code == kExitBadInput || code == kExitDoesNotFit)) {
     RemoveNewFolder();  // nothing was started
-    return {.exit_code = code, .errors = {words}};
+    return {.exit_code = code, .errors = {words.empty() ? absl::StrCat("the daemon ended: ", Ended(daemon_)) : words}};
   }
   // A service manager may have asked the workers before us: they left, and the daemon ended as well as ever. Of one that
   // was told to end as they had crashed the signal came too late.

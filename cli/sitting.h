@@ -4,11 +4,13 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/time/time.h"
 #include "cli/child_process.h"
 #include "cli/common_flags.h"
 #include "cli/daemon_client.h"
@@ -47,6 +49,7 @@ struct SittingEnd {
   std::vector<int> too_small;       // workers, as WorkerLogFile counts them, that said so of their devices
   int workers = 0;                  // that were started
   int restarts = 0;                 // of these, in place of others
+  int workers_wanted = 0;           // as last asked for, by eps resize and eps drain too
   bool may_go_on = false;           // the daemon crashed, or a step was lost: a resume may go on
 };
 
@@ -86,6 +89,7 @@ class Sitting {
     int64_t order = 0;          // that it was started for; 0: it is here from the beginning
     bool replaces_one = false;  // that crashed
     bool was_ready = false;     // the daemon has said so
+    bool was_let_go = false;    // it ended well while the run went on
     bool never_computed() const { return (order > 0 || replaces_one) && !was_ready; }
     // Of one that replaces another: else the sitting ended before it was of use.
     bool counts_as_restart() const { return replaces_one && (was_ready || end_is_said); }
@@ -108,6 +112,10 @@ class Sitting {
   void ReapAll();
   void NoteReadyWorkers(const proto::StatusReply& status);
   void NoteDeadWorkers();
+  void NoteWorkersLetGo();
+  void GiveUpOrder(const std::string& why);
+  // Whether nobody is left who could finish the step, nor anything that ends the daemon but a signal.
+  bool IsNobodyLeft(const absl::StatusOr<proto::StatusReply>& status);
   // Whether another one may do better in its place.
   static bool HasCrashed(const Worker& worker);
   void ReplaceWorker();
@@ -135,8 +143,11 @@ class Sitting {
   std::vector<Worker> workers_;  // worker i + 1
   OrderFollower orders_;
   WorkerReplacements replacements_;
-  bool none_left_ = false;  // the last worker has died
-  bool gave_up_ = false;    // and the daemon was told to end for that, and for no signal
+  int workers_wanted_;  // SittingEnd's
+  int64_t newest_order_ = 0;
+  std::optional<absl::Time> alone_since_;  // since when the daemon, without workers, may be ending by itself
+  bool none_left_ = false;                 // the last worker has died
+  bool gave_up_ = false;                   // and the daemon was told to end for that, and for no signal
   EndSignals end_signals_;
   bool at_once_ = false;  // children were ended before they could end by themselves
 };

@@ -15,7 +15,6 @@
 #include <vector>
 
 #include "CLI/CLI.hpp"
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
@@ -74,9 +73,10 @@ struct TrainFlags {
   std::string export_to;  // "": nowhere
   ModelFolderForm export_form;
 
-  int ThreadsPerWorker() const {
+  int ThreadsPerWorker() const { return ThreadsOfEach(workers); }
+  int ThreadsOfEach(int num_workers) const {
     if (worker.threads > 0) return worker.threads;
-    return std::max(1, UsableCores() / workers);
+    return std::max(1, UsableCores() / num_workers);
   }
   std::vector<std::string> DaemonArguments(bool goes_on) const {
     std::vector<std::string> arguments;
@@ -175,20 +175,12 @@ absl::Status FinishTrace(const TrainFlags& flags, int workers) {
   return predicted_status;
 }
 
-bool Contains(const std::string& folder, const std::string& path) {
-  std::error_code ignored;
-  const auto resolved = [&](const std::string& name) {
-    return (std::filesystem::weakly_canonical(std::filesystem::absolute(name, ignored), ignored) / "").string();
-  };
-  return absl::StartsWith(resolved(path), resolved(folder));
-}
-
 absl::Status CheckExportPlace(const std::string& to, const std::string& out) {
-  if (Contains(to, out)) {
+  if (LiesIn(out, to)) {
     return absl::InvalidArgumentError(
         absl::StrCat("--export ", to, ": the run's folder, ", out, ", lies there; give another"));
   }
-  if (Contains(out, to)) {
+  if (LiesIn(to, out)) {
     return absl::InvalidArgumentError(
         absl::StrCat("--export ", to, ": lies in the run's folder, ", out, "; give one outside of it"));
   }
@@ -230,6 +222,7 @@ absl::Status CheckExport(const TrainFlags& flags) {
   if (is_exported) return absl::OkStatus();
   EPS_RETURN_IF_ERROR_WITH(CheckNewFolder(flags.export_to), "--export");
   EPS_RETURN_IF_ERROR_WITH(CheckSaysAll(run.model), "--export");
+  EPS_RETURN_IF_ERROR_WITH(CheckExportSource(run, flags.resume ? flags.OutFolder() : ""), "--export");
   if (run.checkpoint.last) return absl::OkStatus();
   return absl::InvalidArgumentError(
       "--export: checkpoint.last is false, so that the run leaves no checkpoint of its end; leave one of the two out");
@@ -310,11 +303,11 @@ struct SittingSetup {
   SignalQueue& signals;
 };
 
-SittingEnd RunSitting(const TrainFlags& flags, const SittingSetup& setup, int restarts, bool is_restart) {
+SittingEnd RunSitting(const TrainFlags& flags, const SittingSetup& setup, int workers, int restarts, bool is_restart) {
   Sitting sitting({.run = flags.run,
-                   .worker = flags.worker,
-                   .workers = flags.workers,
-                   .threads = flags.ThreadsPerWorker(),
+                   .worker = flags.worker.ForSoMany(FindMemoryRoom(), workers),
+                   .workers = workers,
+                   .threads = flags.ThreadsOfEach(workers),
                    .programs = setup.programs,
                    .out = flags.OutFolder(),
                    .out_is_new = setup.out_is_new && !is_restart,
@@ -342,9 +335,10 @@ std::string StartingPoint(const std::string& out) {
 // One sitting after the other, as long as the daemon crashes or loses a step and --restarts are left, and what became
 // of them; the last one's end.
 SittingEnd RunSittings(const TrainFlags& flags, const SittingSetup& setup) {
-  int restarts_left = flags.restarts;
+  int restarts_left = flags.restarts, workers = flags.workers;
   for (bool is_restart = false;; is_restart = true) {
-    SittingEnd end = RunSitting(flags, setup, restarts_left, is_restart);
+    SittingEnd end = RunSitting(flags, setup, workers, restarts_left, is_restart);
+    workers = end.workers_wanted;  // what eps resize and eps drain have changed stays
     setup.progress.Finish();
     restarts_left -= end.restarts;
     const bool goes_on = end.may_go_on && restarts_left > 0;
@@ -355,8 +349,8 @@ SittingEnd RunSittings(const TrainFlags& flags, const SittingSetup& setup) {
     PrintErrors(end);
     if (!goes_on) return end;
     --restarts_left;
-    std::fprintf(stderr, "eps: starting daemon and workers again from %s; restarts left: %d\n",
-                 StartingPoint(flags.OutFolder()).c_str(), restarts_left);
+    std::fprintf(stderr, "eps: starting daemon and workers again from %s, with %d %s; restarts left: %d\n",
+                 StartingPoint(flags.OutFolder()).c_str(), workers, workers == 1 ? "worker" : "workers", restarts_left);
     if (setup.signals.Wait(WorkerReplacements::kPause).has_value()) {
       std::fprintf(stderr, "eps: ended by a signal before they were; %s\n",
                    NewestCheckpointText(flags.OutFolder()).c_str());
@@ -458,6 +452,9 @@ int RunTrain(TrainFlags flags) {
       PrintError(folder);
       return StartExitCode(folder);
     }
+  }
+  if (!HasCheckpoint(out)) {  // a run begins: pictures of one that was there before are none of it
+    for (const char* name : {"/trace.json", "/timeline.svg"}) std::filesystem::remove(out + name, ignored);
   }
   if (!flags.quiet) SayStart(flags, *outline);
   if (flags.resume && !HasCheckpoint(out)) {  // said in any case: the folder may be another one than was meant

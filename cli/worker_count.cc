@@ -6,7 +6,9 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/string_view.h"
 #include "absl/time/clock.h"
+#include "cli/run_report.h"
 #include "common/base/state_names.h"
 #include "common/base/status_macros.h"
 
@@ -23,6 +25,11 @@ int CountReady(const proto::StatusReply& status) {
 
 bool MayGrow(const proto::StatusReply& status) {
   return status.state() == run_state::kTraining || status.state() == run_state::kWaitingForWorkers;
+}
+
+bool IsEnding(const proto::StatusReply& status) {
+  return status.state() == run_state::kFinishing || status.state() == run_state::kFinished ||
+         status.state() == run_state::kFailed;
 }
 
 std::string WorkersText(const std::vector<int64_t>& workers) {
@@ -50,26 +57,30 @@ Drained FindDrained(const proto::StatusReply& status, const std::vector<int64_t>
 }
 
 // The daemon was asked, and is not there to say what became of it: that it is not there is not what the user is to know.
-absl::Status WithoutAnswer(const std::vector<int64_t>& workers, const absl::Status& why) {
-  return absl::AbortedError(absl::StrCat(
-      WorkersText(workers), " had been asked to leave, and whether they did is not known: ", why.message()));
-}
-
-// A daemon that has nothing more to do ends within moments, and lets everybody go before.
-bool IsEnding(const proto::StatusReply& status) {
-  return status.state() == run_state::kFinishing || status.state() == run_state::kFinished ||
-         status.state() == run_state::kFailed;
+absl::Status WithoutAnswer(const std::vector<int64_t>& workers, absl::string_view why) {
+  return absl::AbortedError(absl::StrCat(WorkersText(workers), " had been asked to leave, and whether ",
+                                         workers.size() == 1 ? "it" : "they", " did is not known: ", why));
 }
 
 // CANCELLED: it ends in this very moment.
 bool IsGone(const absl::Status& status) { return absl::IsUnavailable(status) || absl::IsCancelled(status); }
 bool MayAnswerLater(const absl::Status& status) { return IsGone(status) || absl::IsDeadlineExceeded(status); }
 
-constexpr absl::string_view kHasEnded = "the run has come to its end meanwhile";
+// That the run has come to its end, and where it stands, of a daemon that is gone.
+std::string EndedText(const DaemonFlags& daemon) {
+  constexpr absl::string_view kHasEnded = "the run has come to its end meanwhile";
+  return daemon.HasNoDaemon() ? absl::StrCat(kHasEnded, ": ", NotRunningText(daemon.out)) : std::string(kHasEnded);
+}
+
+// Of one that has not answered for kPatience.
+std::string SilenceText(const DaemonFlags& daemon, const absl::Status& status) {
+  return daemon.HasNoDaemon() ? NotRunningText(daemon.out) : std::string(status.message());
+}
 
 }  // namespace
 
-absl::Status WaitUntilWorkersLeft(DaemonClient& client, const std::vector<int64_t>& workers, proto::StatusReply last) {
+absl::Status WaitUntilWorkersLeft(const DaemonFlags& daemon, DaemonClient& client, const std::vector<int64_t>& workers,
+                                  proto::StatusReply last) {
   const absl::Time begin = absl::Now();
   absl::Time heard = begin;
   std::vector<int64_t> said;
@@ -77,14 +88,16 @@ absl::Status WaitUntilWorkersLeft(DaemonClient& client, const std::vector<int64_
     absl::SleepFor(kPollInterval);
     const absl::StatusOr<proto::StatusReply> status = client.Status(kCallTimeout);
     if (!status.ok()) {
-      if (IsGone(status.status()) && IsEnding(last)) return absl::OkStatus();
+      // At the end of a run, too, a worker that hung is lost, and not one that left.
+      if (IsGone(status.status()) && (IsEnding(last) || daemon.IsOver())) {
+        return WithoutAnswer(workers, EndedText(daemon));
+      }
       if (MayAnswerLater(status.status()) && absl::Now() - heard < kPatience) continue;
-      return WithoutAnswer(workers, status.status());
+      return WithoutAnswer(workers, SilenceText(daemon, status.status()));
     }
     heard = absl::Now();
     if (status->incarnation() != last.incarnation()) {
-      return WithoutAnswer(workers,
-                           absl::AbortedError("the daemon was restarted, and knows its workers by other numbers"));
+      return WithoutAnswer(workers, "the daemon was restarted, and knows its workers by other numbers");
     }
     last = *status;
     const Drained found = FindDrained(last, workers);
@@ -101,15 +114,15 @@ absl::Status WaitUntilWorkersLeft(DaemonClient& client, const std::vector<int64_
   }
 }
 
-absl::Status LetWorkersGo(DaemonClient& client, const std::vector<int64_t>& workers, bool no_wait,
-                          const proto::StatusReply& last) {
+absl::Status LetWorkersGo(const DaemonFlags& daemon, DaemonClient& client, const std::vector<int64_t>& workers,
+                          bool no_wait, const proto::StatusReply& last) {
   EPS_RETURN_IF_ERROR(client.Drain(workers, kCallTimeout));
-  if (!no_wait) EPS_RETURN_IF_ERROR(WaitUntilWorkersLeft(client, workers, last));
+  if (!no_wait) EPS_RETURN_IF_ERROR(WaitUntilWorkersLeft(daemon, client, workers, last));
   std::printf("%s %s\n", WorkersText(workers).c_str(), no_wait ? "will leave after the step" : "left");
   return absl::OkStatus();
 }
 
-absl::Status WaitForStartOrder(DaemonClient& client, int64_t number, absl::Duration time,
+absl::Status WaitForStartOrder(const DaemonFlags& daemon, DaemonClient& client, int64_t number, absl::Duration time,
                                const proto::StatusReply& before) {
   const absl::Time begin = absl::Now(), end = begin + time;
   absl::Time heard = begin;
@@ -120,10 +133,10 @@ absl::Status WaitForStartOrder(DaemonClient& client, int64_t number, absl::Durat
     const absl::StatusOr<proto::StatusReply> status =
         client.Status(std::clamp(end - absl::Now(), kPollInterval, kCallTimeout));
     if (!status.ok()) {
-      if (IsGone(status.status()) && is_ending) return absl::CancelledError(kHasEnded);
+      if (IsGone(status.status()) && (is_ending || daemon.IsOver())) return absl::CancelledError(EndedText(daemon));
       if (MayAnswerLater(status.status()) && absl::Now() - heard < kPatience) continue;
-      return absl::AbortedError(
-          absl::StrCat("workers were asked for, and whether they compute is not known: ", status.status().message()));
+      return absl::AbortedError(absl::StrCat("workers were asked for, and whether they compute is not known: ",
+                                             SilenceText(daemon, status.status())));
     }
     heard = absl::Now();
     is_ending = IsEnding(*status);
@@ -132,7 +145,7 @@ absl::Status WaitForStartOrder(DaemonClient& client, int64_t number, absl::Durat
     if (order.number() > number) return absl::AbortedError("another eps resize has taken the place of this one");
     if (!order.failure().empty()) return absl::AbortedError(absl::StrCat("not all were started: ", order.failure()));
     if (order.is_over()) return absl::OkStatus();
-    if (is_ending) return absl::CancelledError(kHasEnded);
+    if (is_ending) return absl::CancelledError(EndedText(daemon));
     ready = CountReady(*status);
     if (ready != said && heard - begin > kQuietTime) {
       std::fprintf(stderr, "waiting for workers: %d of %d are ready\n", ready, order.workers());

@@ -167,7 +167,10 @@ absl::Status RunWorker(const WorkerOptions& user_options) {
         lost = session.status();
       }
     }
-    if (options.leave != nullptr && options.leave->signal() != 0) return absl::OkStatus();
+    if (options.leave != nullptr && options.leave->signal() != 0) {  // its part of the step is computed anew by others
+      LogWarning("worker_lost_daemon", {{"error", lost.ToString()}, {"next", "ends, as it was asked to leave"}});
+      return absl::OkStatus();
+    }
     page->Update([](WorkerView& view) {
       view.phase = WorkerPhase::kConnecting;
       ++view.lost_daemons;

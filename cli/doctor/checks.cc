@@ -166,6 +166,43 @@ Finding CheckCudaDevice(const Machine& machine, const std::string& device) {
           "what the lines above it say, or eps train --device cpu   (the default)"};
 }
 
+// Of a disk that others write to as well, a run's next checkpoint among them: a small part of what is free.
+Finding CheckDiskSpeed(const Machine& machine, const std::string& out, int64_t room_bytes) {
+  constexpr double kSlowDisk = 50e6;  // a checkpoint of 10 GB would take over three minutes
+  const int64_t most_bytes = std::min(int64_t{512} << 20, room_bytes / 8);
+  if (most_bytes < Machine::kLeastDiskBytes) {
+    return {Verdict::kNote, "disk speed",
+            absl::StrCat("not measured: an eighth of ", FormatByteSize(room_bytes), " is too little for that"),
+            "make room, if its speed is to be known"};
+  }
+  const absl::StatusOr<double> speed = machine.MeasureDiskBytesPerSecond(out, most_bytes);
+  if (absl::IsUnavailable(speed.status())) {  // somebody else was quicker
+    return {Verdict::kNote, "disk speed", absl::StrCat("not measured: ", speed.status().message()),
+            "make room, if its speed is to be known"};
+  }
+  if (!speed.ok()) {
+    return {Verdict::kProblem, "disk speed", std::string(speed.status().message()),
+            "give a folder that can be written: --out DIR"};
+  }
+  return {*speed < kSlowDisk ? Verdict::kNote : Verdict::kOk, "disk speed",
+          absl::StrCat(Gigabytes(*speed), " written and synced"),
+          *speed < kSlowDisk ? "checkpoints are slow: a larger checkpoint.every_steps, or another --out" : ""};
+}
+
+std::vector<Finding> CheckDisk(const Machine& machine, const std::string& out, bool measure) {
+  const absl::StatusOr<int64_t> room = machine.DiskRoomBytes(out);
+  if (!room.ok()) {
+    return {{Verdict::kProblem, "disk", std::string(room.status().message()), "give another folder: --out DIR"}};
+  }
+  if (const absl::Status writable = machine.CheckWritable(out); !writable.ok()) {
+    return {
+        {Verdict::kProblem, "disk", std::string(writable.message()), "give a folder that can be written: --out DIR"}};
+  }
+  std::vector<Finding> findings = {{Verdict::kOk, "disk", absl::StrCat(FormatByteSize(*room), " free for ", out), ""}};
+  if (measure) findings.push_back(CheckDiskSpeed(machine, out, *room));
+  return findings;
+}
+
 }  // namespace
 
 absl::string_view VerdictName(Verdict verdict) {
@@ -246,24 +283,8 @@ std::vector<Finding> CheckLimits(const Machine& machine, int workers) {
 }
 
 std::vector<Finding> CheckSpeed(const Machine& machine, const std::string& out, bool measure) {
-  constexpr double kSlowDisk = 50e6;  // a checkpoint of 10 GB would take over three minutes
-  std::vector<Finding> findings;
-  const absl::StatusOr<int64_t> room = machine.DiskRoomBytes(out);
-  if (!room.ok()) {
-    return {{Verdict::kProblem, "disk", std::string(room.status().message()), "give another folder: --out DIR"}};
-  }
-  findings.push_back({Verdict::kOk, "disk", absl::StrCat(FormatByteSize(*room), " free for ", out), ""});
+  std::vector<Finding> findings = CheckDisk(machine, out, measure);
   if (!measure) return findings;
-  const absl::StatusOr<double> disk = machine.MeasureDiskBytesPerSecond(out);
-  if (!disk.ok()) {
-    findings.push_back({Verdict::kProblem, "disk speed", std::string(disk.status().message()),
-                        "give a folder that can be written: --out DIR"});
-  } else {
-    findings.push_back(
-        {*disk < kSlowDisk ? Verdict::kNote : Verdict::kOk, "disk speed",
-         absl::StrCat(Gigabytes(*disk), " written and synced"),
-         *disk < kSlowDisk ? "checkpoints are slow: a larger checkpoint.every_steps, or another --out" : ""});
-  }
   const MemorySpeed memory = machine.MeasureMemorySpeed();
   findings.push_back({Verdict::kOk, "memory speed",
                       absl::StrCat(Gigabytes(memory.bytes_per_second), " read and written by a plain loop on ",

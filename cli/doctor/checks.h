@@ -43,7 +43,8 @@ std::vector<Finding> CheckProcessor(const Machine& machine);
 std::vector<Finding> CheckMemory(const Machine& machine);
 // workers: how many a daemon would be started for.
 std::vector<Finding> CheckLimits(const Machine& machine, int workers);
-// With `measure`, files are written and memory is copied, for about a second each.
+// Whether `out` can be written, and its room. With `measure`, a file is written and memory is copied, for about a second
+// each; of the disk's room an eighth is written at most.
 std::vector<Finding> CheckSpeed(const Machine& machine, const std::string& out, bool measure);
 // device: that the workers would have; a GPU among them that does not start is a problem.
 std::vector<Finding> CheckNvidia(const Machine& machine, const std::string& device);

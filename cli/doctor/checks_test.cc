@@ -41,7 +41,9 @@ struct FakeMachine final : Machine {
   absl::Status threads;
   int cores = 8;
   absl::StatusOr<int64_t> disk_room = 100 * kGib;
+  absl::Status writable;
   absl::StatusOr<double> disk_speed = 1e9;
+  mutable int64_t most_disk_bytes = 0;  // that MeasureDiskBytesPerSecond was allowed
   std::map<std::string, std::string> libraries;
   std::optional<CudaDriver> driver;
   std::string asked_for = "cuda";  // of StartDevice
@@ -60,7 +62,11 @@ struct FakeMachine final : Machine {
   absl::Status StartThreads(int) const override { return threads; }
   int Cores() const override { return cores; }
   absl::StatusOr<int64_t> DiskRoomBytes(const std::string&) const override { return disk_room; }
-  absl::StatusOr<double> MeasureDiskBytesPerSecond(const std::string&) const override { return disk_speed; }
+  absl::Status CheckWritable(const std::string&) const override { return writable; }
+  absl::StatusOr<double> MeasureDiskBytesPerSecond(const std::string&, int64_t most_bytes) const override {
+    most_disk_bytes = most_bytes;
+    return disk_speed;
+  }
   MemorySpeed MeasureMemorySpeed() const override { return {.bytes_per_second = 20e9, .threads = 8}; }
   std::optional<LoadedLibrary> FindLibrary(const std::vector<std::string>& names) const override {
     for (const std::string& name : names) {
@@ -239,6 +245,31 @@ TEST(DoctorTest, ADiskThatCannotBeWrittenIsAProblemAndASlowOneANote) {
   EXPECT_EQ(CheckSpeed(machine, "runs", false).size(), 1u);
   machine.disk_room = absl::NotFoundError("cannot ask");
   ExpectFinding(Only(CheckSpeed(machine, "runs", true), "disk"), Verdict::kProblem, "cannot ask", "--out DIR");
+}
+
+TEST(DoctorTest, AFolderThatCannotBeWrittenIsAProblemMeasuredOrNot) {
+  FakeMachine machine;
+  machine.writable = absl::UnavailableError("cannot write in \"/ro\": Read-only file system");
+  for (const bool measure : {false, true}) {
+    ExpectFinding(Only(CheckSpeed(machine, "/ro/run", measure), "disk"), Verdict::kProblem, "Read-only file system",
+                  "--out DIR");
+  }
+  EXPECT_EQ(machine.most_disk_bytes, 0) << "it tried to write";
+}
+
+TEST(DoctorTest, ADiskIsMeasuredWithASmallPartOfItsRoomAndAFullOneIsNoProblem) {
+  FakeMachine machine;
+  CheckSpeed(machine, "runs", true);
+  EXPECT_EQ(machine.most_disk_bytes, kGib / 2);
+  machine.disk_room = kGib;
+  CheckSpeed(machine, "runs", true);
+  EXPECT_EQ(machine.most_disk_bytes, kGib / 8);
+  machine.disk_speed = absl::UnavailableError("cannot write \"runs\": No space left on device");
+  ExpectFinding(Only(CheckSpeed(machine, "runs", true), "disk speed"), Verdict::kNote, "No space left", "make room");
+  machine.disk_room = 100'000'000;
+  machine.most_disk_bytes = 0;
+  ExpectFinding(Only(CheckSpeed(machine, "runs", true), "disk speed"), Verdict::kNote, "not measured", "make room");
+  EXPECT_EQ(machine.most_disk_bytes, 0) << "it was measured all the same";
 }
 
 TEST(DoctorTest, WhyCudaWouldNotStartIsSaidStepByStep) {

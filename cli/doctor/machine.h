@@ -49,8 +49,13 @@ class Machine {
 
   // Room for files in the folder, or where it would be made. Errors: the system's
   virtual absl::StatusOr<int64_t> DiskRoomBytes(const std::string& folder) const = 0;
-  // Writes and syncs a file there for about a second, and removes it. Errors: the system's
-  virtual absl::StatusOr<double> MeasureDiskBytesPerSecond(const std::string& folder) const = 0;
+  // Whether files can be made in the folder, or where it would be made. Writes nothing. Errors: the system's
+  virtual absl::Status CheckWritable(const std::string& folder) const = 0;
+  // Writes and syncs a file there for about a second, of at most `most_bytes`, which must be kLeastDiskBytes or more.
+  // Nothing is left of it, even by a process that is killed.
+  // Errors: the system's, UNAVAILABLE of a disk that has become full meanwhile
+  virtual absl::StatusOr<double> MeasureDiskBytesPerSecond(const std::string& folder, int64_t most_bytes) const = 0;
+  static constexpr int64_t kLeastDiskBytes = int64_t{16} << 20;
   // Of the cores that this process may run on, or as many of them as eps::MeasureMemorySpeed takes; about half a
   // second.
   virtual MemorySpeed MeasureMemorySpeed() const = 0;

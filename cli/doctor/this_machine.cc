@@ -30,8 +30,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr int64_t kMaxTextBytes = 1 << 24;
-constexpr size_t kPieceBytes = size_t{8} << 20;
-constexpr int64_t kMostDiskBytes = int64_t{512} << 20;
+constexpr size_t kPieceBytes = size_t{8} << 20;  // two of them are Machine::kLeastDiskBytes
 constexpr double kDiskSeconds = 1.0;
 constexpr absl::Duration kMemoryTime = absl::Milliseconds(500);
 
@@ -54,16 +53,28 @@ std::string NearestFolder(const std::string& folder) {
   return path.string();
 }
 
-absl::StatusOr<double> WriteForAWhile(const std::string& path) {
-  EPS_ASSIGN_OR_RETURN(const FileDescriptor file, OpenFile(path, O_WRONLY | O_CREAT | O_EXCL));
+// A file in `folder` that has no name, so that it goes with whoever has it open, however that one ends.
+absl::StatusOr<FileDescriptor> OpenNameless(const std::string& folder) {
+  absl::StatusOr<FileDescriptor> file = OpenFile(folder, O_WRONLY | O_TMPFILE);
+  if (file.ok()) return file;
+  const std::string path = absl::StrCat(folder, "/.eps-doctor-", getpid());  // not every file system can do that
+  file = OpenFile(path, O_WRONLY | O_CREAT | O_EXCL);
+  if (file.ok()) unlink(path.c_str());
+  return file;
+}
+
+// Of at most `most_bytes`. Errors name `folder`.
+absl::StatusOr<double> WriteForAWhile(const std::string& folder, int64_t most_bytes) {
+  EPS_ASSIGN_OR_RETURN(const FileDescriptor file, OpenNameless(folder));
   const std::string piece(kPieceBytes, 'e');
+  const auto piece_bytes = static_cast<int64_t>(piece.size());
   const Clock::time_point start = Clock::now();
   int64_t written = 0;
   do {
-    EPS_RETURN_IF_ERROR(WriteAt(file, path, written, piece));
-    written += static_cast<int64_t>(piece.size());
-    if (fdatasync(file.get()) != 0) return FileError(errno, "sync", path);
-  } while (SecondsSince(start) < kDiskSeconds && written < kMostDiskBytes);
+    EPS_RETURN_IF_ERROR(WriteAt(file, folder, written, piece));
+    written += piece_bytes;
+    if (fdatasync(file.get()) != 0) return FileError(errno, "sync a file in", folder);
+  } while (SecondsSince(start) < kDiskSeconds && written + piece_bytes <= most_bytes);
   return static_cast<double>(written) / SecondsSince(start);
 }
 
@@ -98,11 +109,17 @@ class RealMachine final : public Machine {
     return static_cast<int64_t>(info.f_bavail) * static_cast<int64_t>(info.f_frsize);
   }
 
-  absl::StatusOr<double> MeasureDiskBytesPerSecond(const std::string& folder) const override {
-    const std::string path = absl::StrCat(NearestFolder(folder), "/.eps-doctor-", getpid());
-    absl::StatusOr<double> speed = WriteForAWhile(path);
-    unlink(path.c_str());
-    return speed;
+  absl::Status CheckWritable(const std::string& folder) const override {
+    const std::string there = NearestFolder(folder);
+    struct statvfs info {};
+    if (statvfs(there.c_str(), &info) != 0) return FileError(errno, "ask for the room in", there);
+    if ((info.f_flag & ST_RDONLY) != 0) return FileError(EROFS, "write in", there);
+    if (access(there.c_str(), W_OK | X_OK) != 0) return FileError(errno, "write in", there);
+    return absl::OkStatus();
+  }
+
+  absl::StatusOr<double> MeasureDiskBytesPerSecond(const std::string& folder, int64_t most_bytes) const override {
+    return WriteForAWhile(NearestFolder(folder), most_bytes);
   }
 
   MemorySpeed MeasureMemorySpeed() const override { return eps::MeasureMemorySpeed(Cores(), kMemoryTime); }

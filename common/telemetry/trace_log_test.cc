@@ -114,8 +114,13 @@ TEST(TraceLogTest, ADiskThatIsFullIsSaidOnce) {
 
 TEST(TraceLogTest, WhatIsNoTraceIsRefusedByItsLine) {
   EXPECT_THAT(ParseTraceLog("{}"), StatusIs(absl::StatusCode::kInvalidArgument, "line 1"));
-  EXPECT_THAT(ParseTraceLog("[\n{\"ph\":\"X\"},\n"), StatusIs(absl::StatusCode::kInvalidArgument, "line 2"));
-  EXPECT_THAT(ParseTraceLog("[\nno json\n"), StatusIs(absl::StatusCode::kInvalidArgument, "line 2"));
+  EXPECT_THAT(ParseTraceLog("[\n{\"ph\":\"X\"},\n"),
+              StatusIs(absl::StatusCode::kInvalidArgument, "line 2: name: missing, must be a string"));
+  EXPECT_THAT(ParseTraceLog("[\nno json\n"),
+              StatusIs(absl::StatusCode::kInvalidArgument, "line 2: not valid JSON at byte offset 1: invalid literal"));
+  EXPECT_THAT(ParseTraceLog("[\n[1e999]\n"),
+              StatusIs(absl::StatusCode::kInvalidArgument, "at byte offset 1: the number 1e999 is too large"));
+  EXPECT_THAT(ParseTraceLog("[\n[]\n"), StatusIs(absl::StatusCode::kInvalidArgument, "line 2: ph: missing"));
   EXPECT_THAT(ParseTraceLog("[\n{\"ph\":\"X\",\"name\":\"a\",\"tid\":1,\"ts\":1,\"dur\":1}\n"),
               StatusIs(absl::StatusCode::kInvalidArgument, "tid 1 has no name"));
   EXPECT_THAT(ParseTraceLog("[\n{\"ph\":\"X\",\"name\":\"a\",\"tid\":7e300,\"ts\":1,\"dur\":1}\n"),
@@ -127,9 +132,10 @@ TEST(TraceLogTest, WhatIsNoTraceIsRefusedByItsLine) {
   };
   EXPECT_OK(with_args("{\"copied_bytes\":1,\"copy_seconds\":2}").status());
   EXPECT_THAT(with_args("{\"copied_bytes\":7e300,\"copy_seconds\":2}"),
-              StatusIs(absl::StatusCode::kInvalidArgument, "line 3: copied_bytes: must be a whole number"));
-  EXPECT_THAT(with_args("{\"copied_bytes\":1}"), StatusIs(absl::StatusCode::kInvalidArgument, "line 3"));
-  EXPECT_THAT(with_args("[]"), StatusIs(absl::StatusCode::kInvalidArgument, "line 3"));
+              StatusIs(absl::StatusCode::kInvalidArgument, "line 3: args.copied_bytes: must be a whole number"));
+  EXPECT_THAT(with_args("{\"copied_bytes\":1}"),
+              StatusIs(absl::StatusCode::kInvalidArgument, "line 3: args.copy_seconds: missing, must be a number"));
+  EXPECT_THAT(with_args("[]"), StatusIs(absl::StatusCode::kInvalidArgument, "line 3: args: must be an object"));
 }
 
 }  // namespace

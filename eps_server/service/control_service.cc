@@ -85,7 +85,9 @@ class ControlService final : public proto::Control::CallbackService {
         reply->set_path(ProtoText(*path));
         reply->set_step(CheckpointStep(*path));
       }
-      reactor->Finish(ToGrpc(path.status()));
+      // A disk that is full is UNAVAILABLE among ourselves; to who asks over gRPC that would say that no daemon is there.
+      reactor->Finish(ToGrpc(absl::IsUnavailable(path.status()) ? absl::FailedPreconditionError(path.status().message())
+                                                                : path.status()));
     });
     return reactor;
   }

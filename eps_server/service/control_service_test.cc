@@ -147,9 +147,7 @@ class FakeCoordinator final : public Coordinator {
     return status;
   }
   std::vector<double> Losses() const override { return {}; }
-  void RequestCheckpoint(std::function<void(absl::StatusOr<std::string>)> done) override {
-    done(std::string("/out/checkpoints/step-00000012"));
-  }
+  void RequestCheckpoint(std::function<void(absl::StatusOr<std::string>)> done) override { done(checkpoint); }
   absl::StatusOr<int64_t> RequestStop(std::string reason) override {
     MutexLock lock(mu);
     stop_reason = std::move(reason);
@@ -164,6 +162,7 @@ class FakeCoordinator final : public Coordinator {
     return disconnected;
   }
 
+  absl::StatusOr<std::string> checkpoint = std::string("/out/checkpoints/step-00000012");
   mutable Mutex mu;
   CondVar changed;
   int expected = 0;
@@ -538,6 +537,14 @@ TEST_F(ControlServiceTest, WorkersAreAskedForOfWhoSaysThatItStartsThem) {
     coordinator_.phase = RunPhase::kFinishing;
   }
   EXPECT_THAT(ask(3), StatusIs(StatusCode::kFailedPrecondition, "the run neither trains nor waits for workers"));
+}
+
+TEST_F(ControlServiceTest, ACheckpointThatFailsIsAnsweredByADaemonThatIsThere) {
+  coordinator_.checkpoint = absl::UnavailableError("cannot write \"x\": No space left on device");
+  grpc::ClientContext context;
+  proto::CheckpointReply reply;
+  EXPECT_THAT(FromGrpc(stub_->Checkpoint(&context, {}, &reply)),
+              StatusIs(absl::StatusCode::kFailedPrecondition, "No space left on device"));
 }
 
 TEST_F(ControlServiceTest, StatusCheckpointStopAndDrainAreAnswered) {

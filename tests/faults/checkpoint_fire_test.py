@@ -149,6 +149,9 @@ class FireTest(SystemTest):
         status = self.wait_for_failure(process)
         self.assertIn("No space left", status["checkpoint_error"])
         self.assertEqual(status["newest_checkpoint"], "")
+        asked = run([str(EPS), "checkpoint", "--out", str(self.out)])
+        self.refused(asked, 1, "No space left")
+        self.assertNotIn("--tls", asked.stderr)
         ballast.unlink()
         self.wait_for_checkpoint(process)
         self.ends(process, 0)
@@ -168,10 +171,22 @@ class FireTest(SystemTest):
         verify(stands)
         for words in ("the last checkpoint", "No space left", stands.name, "--resume"):
             self.assertIn(words, stderr)
+        self.assertNotIn("told to end", stderr)  # it ended by itself
         self.assertEqual([p.name for p in self.checkpoints.iterdir() if p.name.startswith(".")], [])
         ballast.unlink()
         self.train_ok(self.spec, self.out, "--resume")
         self.finished_like_a_quiet_run()
+
+    def test_where_the_log_cannot_be_written_either_that_is_said_in_place_of_the_reason(self):
+        self.checkpoints = self.out  # all of the run's folder
+        self.small_disk(16)
+        self.interrupt(self.spec, self.out, 7)
+        log = self.out / "logs" / "eps_server.log"
+        with open(log, "ab") as file:  # up to a page's end: the next byte wants room
+            file.write(b"x" * (4095 - log.stat().st_size % 4096) + b"\n")
+        self.fill_disk()
+        self.refused(train(self.spec, self.out, "--resume"), 1,
+                     "the daemon ended: exit code 1; its log could not be written to the end: its disk is full", str(log))
 
     def test_a_disk_that_is_read_only_for_a_while_costs_checkpoints_and_nothing_else(self):
         self.small_disk(16)

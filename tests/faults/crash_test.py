@@ -72,6 +72,28 @@ class CrashTest(SystemTest):
         self.ends_like_a_quiet_run(process, out)
         self.assertEqual(committed_steps(out), LONG["steps"])  # each step has one line, though some were done twice
 
+    def test_all_that_is_started_again_are_as_many_workers_as_were_last_asked_for(self):
+        out = self.work.out("resized")
+        process = self.start_endless(self.endless, out, "--restarts", 5)
+        killed = []
+        for number, (asked, workers) in enumerate(((["resize", "3"], 3), (["drain", "1"], 2)), start=2):
+            wait_for_steps(process, out, committed_steps(out) + 12)
+            done = run([str(EPS), asked[0], "--out", str(out), asked[1]])
+            self.assertEqual(done.returncode, 0, done.stderr)
+            time.sleep(1)  # ten times as long as `eps train` takes to see who has ended
+            killed = self.kill(process, "eps_server")
+            self.another(process, "eps_server", than=killed)
+            deadline = time.monotonic() + 30 * TIME_SCALE
+            while (out / "logs" / "eps_server.log").read_text().count("daemon_listening") < number:
+                self.assertLess(time.monotonic(), deadline)
+                time.sleep(0.01)
+            wait_for_steps(process, out, committed_steps(out) + 12)
+            self.assertEqual(len(children(process.pid, "gpu_worker")), workers)
+        process.send_signal(signal.SIGTERM)
+        stderr = self.ends(process, 143)
+        for words in (", with 3 workers; restarts left: 4", ", with 2 workers; restarts left: 3"):
+            self.assertIn(words, stderr)
+
     def test_no_more_than_was_allowed(self):
         for name in ("gpu_worker", "eps_server"):
             with self.subTest(name):

@@ -64,6 +64,36 @@ class DoctorTest(SystemTest):
         done = self.doctor(*args, "cpu")
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
 
+    def small_disk(self, megabytes):
+        disk = self.work.path / "disk"
+        disk.mkdir()
+        made = run(["mount", "-t", "tmpfs", "-o", f"size={megabytes}m", "eps-test", str(disk)])
+        if made.returncode != 0:
+            self.skipTest(f"mounting is not allowed here: {made.stderr.strip()}")
+        self.addCleanup(run, ["umount", "--lazy", str(disk)])
+        return disk
+
+    def test_a_small_disk_is_not_filled_to_be_measured(self):
+        disk = self.small_disk(100)
+        done = run([str(EPS), "doctor", "--out", str(disk / "run"), "--json"])
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        found = self.findings(done)["disk speed"]
+        self.assertEqual(found["verdict"], "NOTE")
+        self.assertIn("not measured", found["found"])
+        self.assertNotIn("--out", found["mend"])
+        self.assertEqual(list(disk.iterdir()), [])
+
+    def test_a_disk_that_is_read_only_is_a_problem_measured_or_not(self):
+        disk = self.small_disk(1)
+        self.assertEqual(run(["mount", "-o", "remount,ro", str(disk)]).returncode, 0)
+        for args in ((), ("--no-measuring",)):
+            done = run([str(EPS), "doctor", "--out", str(disk / "run"), "--json", *args])
+            self.assertEqual(done.returncode, 1, done.stdout + done.stderr)
+            found = self.findings(done)["disk"]
+            self.assertEqual(found["verdict"], "PROBLEM")
+            self.assertIn("Read-only file system", found["found"])
+            self.assertIn("--out DIR", found["mend"])
+
     def test_a_run_spec_that_is_wrong_is_bad_input(self):
         self.refused(self.doctor("--run", self.work.spec({"steps": -1}), "--no-measuring"), 2, "steps")
         self.refused(self.doctor("--run", self.work.out("none.json"), "--no-measuring"), 2, "none.json")

@@ -168,7 +168,11 @@ class CommandsTest(SystemTest):
         skipped = summary(self.work.out("run"))["skipped_steps"]
         self.assertGreater(skipped, 0)
         self.assertEqual(done.stdout, "")
-        self.assertRegex(done.stderr, f"eps: warning: {skipped} steps? (was|were) skipped, as the gradient was not finite")
+        self.assertRegex(done.stderr, f"eps: warning: the loss scale of FP16 was too large in {skipped} steps?, which")
+        self.assertIn("precision.loss_scale.initial", done.stderr)  # the last step was skipped as well
+        done = self.train_ok(spec, self.work.out("longer"), "--set", "steps=30")
+        self.assertIn("eps: warning: the loss scale of FP16 was too large", done.stderr)
+        self.assertNotIn("lower optimizer.schedule.peak", done.stderr)
 
     def test_a_run_that_ended_without_a_checkpoint_is_a_run_all_the_same(self):
         spec, out = self.work.spec({"checkpoint": {"every_steps": 0, "last": False}}), self.work.out("run")
@@ -306,6 +310,25 @@ class CommandsTest(SystemTest):
         done = run([str(EPS), "import", "--from", str(exported), "--out", str(imported)])
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assertEqual((imported / "model.safetensors").read_bytes(), (exported / "model.safetensors").read_bytes())
+
+    def test_an_export_into_the_runs_own_folder_is_refused(self):
+        out = self.work.out("run")
+        self.train_ok(self.work.spec({"steps": 1}), out)
+        for checkpoint in (out, latest_checkpoint(out)):
+            for place in (out / "model", latest_checkpoint(out) / "model"):
+                done = run([str(EPS), "export", "--checkpoint", str(checkpoint), "--out", str(place)])
+                self.refused(done, 2, f"{place}: lies in the run's folder, {out}")
+                self.assertFalse(place.exists())
+
+    def test_a_new_run_has_no_pictures_of_one_that_was_traced_there_before(self):
+        out = self.work.out("run")
+        out.mkdir()
+        for name in ("trace.json", "timeline.svg"):
+            (out / name).write_text("of a run that ended before its first checkpoint")
+        self.train_ok(self.work.spec({"steps": 1}), out)
+        self.assertTrue((out / "summary.json").exists())
+        for name in ("trace.json", "timeline.svg"):
+            self.assertFalse((out / name).exists(), name)
 
     def test_sample_says_so_when_its_worker_cannot_start(self):
         out = self.work.out("run")

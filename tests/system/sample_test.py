@@ -64,6 +64,16 @@ class SampleTest(SystemTest):
         self.assertEqual(self.sample(out, "--chat", "--prompt", "Basel?"), "<think>\nR.\n</think>\n\nRhine.\n")
         self.assertNotIn("<think>\nR.", self.sample(out, "--chat", "--no-thoughts", "--prompt", "Basel?"))
 
+    def test_of_a_chat_that_is_too_long_it_says_how_much_is_left_out(self):
+        out = self.work.out("plain")
+        self.train_ok(self.work.spec({"steps": 1}), out)
+        sample = [str(EPS), "sample", "--checkpoint", str(out), "--tokens", "1", "--chat", "--template", "plain"]
+        done = run([*sample, "--prompt", "q" * 100], errors="replace")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertRegex(done.stderr, r"eps: warning: the chat has 1\d\d tokens, the model's context 32: the first \d+ are left")
+        done = run([*sample, "--prompt", "q"], errors="replace")
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
+
     def test_what_is_no_chat_is_refused(self):
         out = self.work.out("plain")
         self.train_ok(self.work.spec({"steps": 1}), out)
@@ -78,6 +88,8 @@ class SampleTest(SystemTest):
             self.assertLess(len(done.stderr), 300)
         messages = self.work.path / "messages.json"
         messages.write_text('[{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}]')
-        self.refused(run([*sample, "--messages", str(messages)]), 2, "the last message is the assistant's")
+        self.refused(run([*sample, "--messages", str(messages)]), 2, "messages.json: the last message is the assistant's")
+        messages.write_text("[]")
+        self.refused(run([*sample, "--messages", str(messages)]), 2, "messages.json: ")
         messages.write_text('[{"role": "user"}]')
         self.refused(run([*sample, "--messages", str(messages)]), 2, "messages.json", "content")

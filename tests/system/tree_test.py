@@ -11,7 +11,7 @@ MAY_INCLUDE = {
     "eps_server": ("eps_server/",),
     "gpu_worker": ("gpu_worker/",),
     "cli": ("cli/", "eps_server/memory/", "gpu_worker/plan/", "gpu_worker/profile/", "gpu_worker/device_sizes.h",
-            "gpu_worker/device/device.h"),
+            "gpu_worker/device/stream_id.h"),
 }
 MAY_INCLUDE_PROTOBUF = ("common/spec/", "common/choices/", "common/grpc/", "eps_server/service/", "gpu_worker/transport/",
                         "cli/")

@@ -1,0 +1,90 @@
+#include "cli/worker_count.h"
+
+#include <atomic>
+#include <memory>
+#include <string>
+#include <thread>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "cli/daemon_client.h"
+#include "common/base/state_names.h"
+#include "common/testing/status_matchers.h"
+#include "common/testing/temp_dir.h"
+#include "grpcpp/security/server_credentials.h"
+#include "grpcpp/server.h"
+#include "grpcpp/server_builder.h"
+#include "gtest/gtest.h"
+#include "proto/control.grpc.pb.h"
+
+namespace eps::cli {
+namespace {
+
+// A daemon whose run is in `state`, with worker 1 leaving; gone once it has answered twice.
+class EndingDaemon final : public proto::Control::Service {
+ public:
+  explicit EndingDaemon(std::string state) : state_(std::move(state)) {
+    grpc::ServerBuilder builder;
+    builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port_);
+    builder.RegisterService(this);
+    server_ = builder.BuildAndStart();
+    ends_ = std::thread([this] {
+      while (answers_ < 2) absl::SleepFor(absl::Milliseconds(1));
+      server_->Shutdown();
+    });
+  }
+  ~EndingDaemon() override { ends_.join(); }
+
+  std::string address() const { return absl::StrCat("127.0.0.1:", port_); }
+  proto::StatusReply Said() const {
+    proto::StatusReply reply;
+    reply.set_state(state_);
+    proto::WorkerStatus* worker = reply.add_workers();
+    worker->set_worker_id(1);
+    worker->set_state(worker_state::kLeaving);
+    return reply;
+  }
+  grpc::Status GetStatus(grpc::ServerContext*, const proto::StatusRequest*, proto::StatusReply* reply) override {
+    *reply = Said();
+    ++answers_;
+    return grpc::Status::OK;
+  }
+
+ private:
+  const std::string state_;
+  std::atomic<int> answers_ = 0;
+  int port_ = 0;
+  std::unique_ptr<grpc::Server> server_;
+  std::thread ends_;
+};
+
+TEST(WorkerCountTest, WhoWasLeavingWhenTheRunEndedIsNotSaidToHaveLeft) {
+  EndingDaemon daemon(run_state::kFinishing);
+  DaemonClient client(daemon.address());
+  EXPECT_THAT(
+      WaitUntilWorkersLeft(DaemonFlags(), client, {1}, daemon.Said()),
+      StatusIs(absl::StatusCode::kAborted,
+               "worker 1 had been asked to leave, and whether it did is not known: the run has come to its end"));
+}
+
+TEST(WorkerCountTest, ARunThatHasEndedIsNotWaitedFor) {
+  const TempDir out;  // nobody has it
+  DaemonFlags flags;
+  flags.out = out.path();
+  {
+    EndingDaemon daemon(run_state::kTraining);
+    DaemonClient client(daemon.address());
+    EXPECT_THAT(WaitUntilWorkersLeft(flags, client, {1}, daemon.Said()),
+                StatusIs(absl::StatusCode::kAborted, "the run has come to its end meanwhile: no daemon runs for"));
+  }
+  EndingDaemon daemon(run_state::kTraining);
+  DaemonClient client(daemon.address());
+  EXPECT_THAT(WaitForStartOrder(flags, client, 1, absl::Minutes(10), daemon.Said()),
+              StatusIs(absl::StatusCode::kCancelled, "the run has come to its end meanwhile: no daemon runs for"));
+}
+
+}  // namespace
+}  // namespace eps::cli
