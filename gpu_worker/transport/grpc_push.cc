@@ -16,7 +16,7 @@ constexpr char kPushMethod[] = "/eps.proto.DataPlane/Push";
 GrpcPush::GrpcPush(grpc::GenericStub& stub, uint64_t incarnation, WorkerId worker_id, const ModelSpec& model,
                    std::function<void(absl::Status)> on_failure)
     : incarnation_(incarnation), worker_id_(worker_id), model_(model), on_failure_(std::move(on_failure)) {
-  stub.PrepareBidiStreamingCall(&context_, kPushMethod, grpc::StubOptions(), this);
+  stub.PrepareBidiStreamingCall(context_.get(), kPushMethod, grpc::StubOptions(), this);
   AddHold();
   StartRead(&incoming_);
   StartCall();
@@ -56,17 +56,19 @@ void GrpcPush::Cancel(absl::Status reason) {
 
 void GrpcPush::Stop(absl::Status reason) {
   std::map<uint32_t, Pending> released;  // owners are let go outside of the lock
+  std::shared_ptr<grpc::ClientContext> context;
   bool drop_hold = false;
   {
     MutexLock lock(mu_);
     if (first_error_.ok()) first_error_ = std::move(reason);
+    context = context_;
     released.swap(pending_);
     offers_.clear();
     admitted_.clear();
     drop_hold = End();
     changed_.NotifyAll();
   }
-  context_.TryCancel();
+  if (context != nullptr) context->TryCancel();
   if (drop_hold) RemoveHold();
 }
 
@@ -202,8 +204,10 @@ absl::Status GrpcPush::Apply(const proto::PushReply& reply) {
 void GrpcPush::OnDone(const grpc::Status& status) {
   absl::Status why;
   bool is_told;
+  std::shared_ptr<grpc::ClientContext> context;
   {
     MutexLock lock(mu_);
+    context = std::move(context_);
     if (first_error_.ok()) {
       first_error_ = status.ok() ? absl::UnavailableError("push: the daemon ended the stream") : FromGrpc(status);
     }
@@ -211,6 +215,7 @@ void GrpcPush::OnDone(const grpc::Status& status) {
     is_told = !cancelled_;
   }
   if (is_told && on_failure_) on_failure_(why);
+  context.reset();
   std::map<uint32_t, Pending> released;
   MutexLock lock(mu_);
   released.swap(pending_);

@@ -5,6 +5,7 @@
 #include <deque>
 #include <functional>
 #include <map>
+#include <memory>
 #include <optional>
 
 #include "absl/base/thread_annotations.h"
@@ -68,7 +69,6 @@ class GrpcPush final : private grpc::ClientBidiReactor<grpc::ByteBuffer, grpc::B
   const WorkerId worker_id_;
   const ModelSpec& model_;
   const std::function<void(absl::Status)> on_failure_;
-  grpc::ClientContext context_;
   // Used by gRPC between a Start and its reaction.
   grpc::ByteBuffer outgoing_;
   grpc::ByteBuffer incoming_;
@@ -79,6 +79,8 @@ class GrpcPush final : private grpc::ClientBidiReactor<grpc::ByteBuffer, grpc::B
   std::deque<uint32_t> offers_ ABSL_GUARDED_BY(mu_);          // to be sent
   std::deque<uint32_t> admitted_ ABSL_GUARDED_BY(mu_);        // whose chunks are to be sent
   uint32_t last_number_ ABSL_GUARDED_BY(mu_) = 0;
+  // The call, until OnDone: with it goes what gRPC still has of a message that was under way when the stream ended.
+  std::shared_ptr<grpc::ClientContext> context_ ABSL_GUARDED_BY(mu_) = std::make_shared<grpc::ClientContext>();
   bool writing_ ABSL_GUARDED_BY(mu_) = false;
   bool held_ ABSL_GUARDED_BY(mu_) = true;        // gRPC's hold: messages may be sent from outside of reactions
   bool ended_ ABSL_GUARDED_BY(mu_) = false;      // nothing may be sent any more; OnDone will say why
