@@ -5,6 +5,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
+#include "common/base/json_events.h"
 #include "common/base/shown_text.h"
 
 namespace eps {
@@ -50,23 +51,11 @@ std::string ReasonOf(absl::string_view words) {
 }
 
 // Reads a text for its first error alone.
-class ErrorFinder final : public nlohmann::json_sax<json> {
+class ErrorFinder final : public JsonEvents {
  public:
   size_t position() const { return position_; }
   const std::string& reason() const { return reason_; }
 
-  bool null() override { return true; }
-  bool boolean(bool) override { return true; }
-  bool number_integer(number_integer_t) override { return true; }
-  bool number_unsigned(number_unsigned_t) override { return true; }
-  bool number_float(number_float_t, const string_t&) override { return true; }
-  bool string(string_t&) override { return true; }
-  bool binary(binary_t&) override { return true; }
-  bool start_object(size_t) override { return true; }
-  bool key(string_t&) override { return true; }
-  bool end_object() override { return true; }
-  bool start_array(size_t) override { return true; }
-  bool end_array() override { return true; }
   bool parse_error(size_t position, const std::string& last, const nlohmann::detail::exception& error) override {
     constexpr int kOverflow = 406;  // the library's number of it; the position is behind the number
     if (error.id == kOverflow) {

@@ -106,9 +106,8 @@ absl::Status CheckFreeze(const ModelSpec& was, const ModelSpec& grown, absl::Spa
       return absl::InvalidArgumentError(
           absl::StrCat("model.freeze: ", source, was_frozen ? " is frozen" : " trains", ", and would ",
                        blob.frozen ? "be frozen" : "train", " as ", tensor.name,
-                       " in the grown model, whose blocks are counted anew; say what it "
-                       "is there: --set 'model.freeze=PATTERN' adds a pattern, which with "
-                       "! takes back"));
+                       " in the grown model, whose blocks are counted anew; say what it is there: "
+                       "--set 'model.freeze=PATTERN' adds a pattern, which with ! takes back"));
     }
   }
   return absl::OkStatus();

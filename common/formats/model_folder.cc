@@ -75,8 +75,7 @@ size_t FindMagnitude(absl::Span<const float> values, uint32_t limit) {
 std::string WhyUnusable(float value, Dtype wire) {
   if (!std::isfinite(value)) {
     return "must be finite: this is of a run that diverged, or of a damaged file; take an earlier checkpoint, or get "
-           "the "
-           "folder anew";
+           "the folder anew";
   }
   return wire == Dtype::kF16 ? "is too large for precision.wire: FP16, whose largest number is 65504; set "
                                "precision.wire: BF16 or FP32"

@@ -7,13 +7,14 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "common/base/json_events.h"
 #include "nlohmann/json.hpp"
 
 namespace eps {
 namespace {
 
 // Keeps no values.
-class MemberReader final : public nlohmann::json_sax<nlohmann::json> {
+class MemberReader final : public JsonEvents {
  public:
   const std::string& twice() const { return twice_; }  // with its path; "": there is none
 
@@ -31,16 +32,6 @@ class MemberReader final : public nlohmann::json_sax<nlohmann::json> {
     open_.pop_back();
     return true;
   }
-  bool start_array(size_t) override { return true; }
-  bool end_array() override { return true; }
-  bool null() override { return true; }
-  bool boolean(bool) override { return true; }
-  bool number_integer(number_integer_t) override { return true; }
-  bool number_unsigned(number_unsigned_t) override { return true; }
-  bool number_float(number_float_t, const string_t&) override { return true; }
-  bool string(string_t&) override { return true; }
-  bool binary(binary_t&) override { return true; }
-  bool parse_error(size_t, const std::string&, const nlohmann::detail::exception&) override { return false; }
 
  private:
   struct Object {
