@@ -14,14 +14,14 @@ import eps_run
 import eps_side
 import gpu_machine
 import kernel_times
+import memory_part
 import models
 import processes
 from eps_side import plan_in_short, recomputed_share
 from models import Batch, Ceilings
 from part_report import Failed, Outcome, Part
 from tables import (GIB, compared, copies_said, copies_table, gib, goal, is_compared_with_best, limits_said,
-                    limits_table, link_tables, memory_rows, memory_said, memory_table, share, speed_table, update_table,
-                    waits_said)
+                    limits_table, link_tables, share, speed_table, update_table, waits_said)
 
 HERE = Path(__file__).resolve().parent
 WHOLE_DEVICE = 120 * GIB  # a cap for what is to lie on the device whole, where that is free
@@ -31,16 +31,14 @@ HOST_SPARE = 4 * GIB  # of DRAM, for the system and what has no plan
 MOST_SWAPPED = 32 * GIB  # of activations: what is taken is pinned before a run's first step, some seconds for 10 GiB
 PROFILE_SHARE = 0.3  # of the time that is left, for a profile
 LEAST_PROFILE_SECONDS = 25  # the same, where there are as many: one that is cut short is lost
-LEAST_RUN_SECONDS = 15  # left, for a run of several rounds to begin: one that is cut short is lost
+LEAST_RUN_SECONDS = 15  # left, for the first run of several rounds to begin: one that is cut short is lost
+RUN_MARGIN = 1.2  # times the longest so far, for each further one
 TORCH_SECONDS = 12  # for each of PyTorch's variants, before further runs of ours get any
 ATTENTION_SECONDS = 15  # for what PyTorch says of attention's price
 COMPARED_STEPS = 12  # of each side: medians of as many hardly change from run to run
 CURVE = (8, 1, 4, 2, 16)  # micro-batches, the most telling ones first
 MOST_KEPT = 16  # micro-batches, where all is kept
 DEPTH_FIRST = 8  # micro-batches, where all blocks are depth first: the memory that they take hardly grows with them
-BATCHES = (32, 256, 64, 128)  # sequences, of L2L's table (arXiv:2002.05645), its ends first
-BATCH_SECONDS = 35  # for a size of these at least: ours takes some 10, PyTorch's two ways 25
-LEAST_BATCH_SECONDS = 25  # left, for one to begin
 LARGEST_STEPS = 3  # of a model whose steps take some ten seconds
 OUR_SHARE = 0.4  # of the time that is left, for a run of ours: one that hangs leaves the rest to the others
 
@@ -68,6 +66,13 @@ def fastest(runs):
 def middle_of(runs):
     """By speed; of two the slower one."""
     return sorted(runs, key=lambda got: got["tokens_per_second"])[(len(runs) - 1) // 2]
+
+
+def comparable(rounds):
+    """Of rounds, {name: run} each: those in which all ran that ever did, so that of each there are as many. All rounds,
+    if none is so."""
+    ever = {name for each in rounds for name in each}
+    return [each for each in rounds if each.keys() == ever] or rounds
 
 
 def share_of_time(deadline, part):
@@ -327,28 +332,26 @@ class Bench:
     def curve(self, deadline):
         """7 B under 16 GiB: speed against tokens per step, beside what bounds it."""
         m = self.model(models.GPT_7B)
-        points, left_out = {}, []
+        points, left_out, wrong, is_wrong = {}, [], [], False
         for micro_batches in CURVE:
             batch = self.batch(micro_batches, 4)
             tokens = batch.tokens(m)
-            # Without a profile, which changes no byte that is needed.
-            planned, why = eps_side.plan(self.place, m, batch, "relay", self.cap(16 * GIB), deadline)
-            if planned is None or planned["host_total_bytes"] + HOST_SPARE > self.host_bytes:
-                host = why or (f"needs {gib(planned['host_total_bytes']):.0f} GiB of host memory, and "
-                               f"{gib(HOST_SPARE):.0f} for the rest; there are {gib(self.host_bytes):.0f}")
-                left_out.append(f"{tokens:,} tokens a step: {host}.")
-                continue
-            if deadline - time.monotonic() < (1 if self.tiny else 45 + 5 * micro_batches):  # a start, and five steps
+            if self.lacks_time(deadline, 45 + 5 * micro_batches):  # a start, and five steps
                 left_out.append(f"{tokens:,} tokens a step: no time was left.")
                 continue
             try:
+                if why := self.lacks_host_memory(m, batch, deadline):
+                    left_out.append(f"{tokens:,} tokens a step: {why}.")
+                    continue
                 points[tokens] = self.eps(m, batch, "relay", self.cap(16 * GIB), deadline, measured=2,
                                           picture=f"gpt-7b-{tokens}-tokens")
-            except Failed as error:
-                left_out.append(f"{tokens:,} tokens a step: {error}.")
+            except Failed as error:  # the others are still worth knowing
+                wrong.append(f"{tokens:,} tokens a step: {error}")
+                is_wrong |= time.monotonic() < deadline  # else it was cut off
         if not points:
-            raise Failed("; ".join(left_out))
+            raise Failed("; ".join([*wrong, *left_out]))
         best = max(points.values(), key=lambda got: got["tokens_per_second"])
+        first = self.batch(CURVE[0], 4).tokens(m)
         said = (f"{m.parameters / 1e9:.2f} B parameters in {gib(best['device_cap_bytes']):.3g} GiB, host "
                 f"{gib(best['host_planned_bytes']):.0f} GiB planned: at {best['tokens_per_step']:,} tokens a step "
                 f"{best['tokens_per_second']:,.0f} tokens/s"
@@ -356,8 +359,23 @@ class Bench:
                    if best["utilisation"] else "")
                 + f"; {copies_said(m, best, self.ceilings)}; {waits_said(best)}")
         names = {f"{tokens:,} tokens a step": got for tokens, got in sorted(points.items())}
-        return Outcome(said, [limits_table(f"{m.name}: speed against tokens a step", points.values(), left_out),
-                              copies_table(names, self.ceilings)], {"points": points, "left_out": left_out})
+        left_out = [*left_out, *(f"{each}." for each in wrong)]
+        outcome = Outcome("; ".join([*wrong, said]),
+                          [limits_table(f"{m.name}: speed against tokens a step", points.values(), left_out),
+                           copies_table(names, self.ceilings)], {"points": points, "left_out": left_out},
+                          state="passed" if first in points else "partly")
+        if is_wrong:
+            raise Failed(outcome.said, outcome)
+        return outcome
+
+    def lacks_host_memory(self, model, batch, deadline):
+        """Why a relay under 16 GiB has no plan, or no memory on the host; "" if it has. Without a profile, which changes
+        no byte that is needed."""
+        planned, why = eps_side.plan(self.place, model, batch, "relay", self.cap(16 * GIB), deadline)
+        if planned is not None and planned["host_total_bytes"] + HOST_SPARE <= self.host_bytes:
+            return ""
+        return why or (f"needs {gib(planned['host_total_bytes']):.0f} GiB of host memory, and {gib(HOST_SPARE):.0f} for "
+                       f"the rest; there are {gib(self.host_bytes):.0f}")
 
     def kept(self, deadline):
         """7 B under 80 GiB, or what is free: nothing is recomputed, in the way of which the plan thinks the most."""
@@ -398,49 +416,34 @@ class Bench:
                 ways[way] = self.batch(micro_batches, 4), changes
         return ways
 
-    def memory(self, deadline):
-        """BERT-Large at equal batch: the device's memory, and speed."""
-        m, cap = self.model(models.BERT_LARGE), self.cap(8 * GIB)
-        sizes = BATCHES[:2] if self.tiny else BATCHES
-        ours_of = lambda sequences: self.batch(sequences // 16, 16)  # noqa: E731  (as `bert-large`, whose profile it is)
-        self.profile(m, ours_of(sizes[0]), deadline)
-        rows, figures, errors, left_out = [], {}, [], []
-        for i, sequences in enumerate(sizes):
-            now, batch = time.monotonic(), ours_of(sequences)
-            if deadline - now < LEAST_BATCH_SECONDS and not self.tiny:
-                left_out.append(f"batch {sequences}: left out, {max(0.0, deadline - now):.0f} s were left")
-                continue
-            until = min(deadline, now + max(BATCH_SECONDS, (deadline - now) / (len(sizes) - i)))
-            try:
-                ours = self.eps(m, batch, "relay", cap, share_of_time(until, OUR_SHARE), measured=3)
-            except Failed as error:
-                errors.append(f"batch {sequences}: {error}")
-                continue
-            theirs = self.torch(m, Batch(1, batch.micro_batches * batch.micro_batch), "eager,compiled", until, measured=3)
-            figures[sequences] = {"relay": ours, "torch": theirs}
-            rows += memory_rows(batch, ours, theirs)
-        rows.sort(key=lambda row: row[0])
-        outcome = Outcome("; ".join([*errors, *memory_said(rows), *left_out]), [memory_table(m, rows)],
-                          {"batches": figures}, state="partly" if left_out else "passed")
-        if errors:
-            raise Failed(outcome.said, outcome)
-        return outcome
-
     def in_turn(self, model, batch, choice, cap, changes, deadline, measured):
-        """Rounds of runs with each of `changes`, by name, in turn, as a machine may drift: all, the middle one of each that
-        ran, what went wrong, and what there was no time for."""
+        """Rounds of runs with each of `changes`, by name, in turn, as a machine may drift: all, the middle one of each
+        that ran (of as many of each), what went wrong, and what there was no time for."""
         self.profile(model, batch, deadline)
-        rounds, errors, not_reached = {name: [] for name in changes}, [], []
+        rounds, errors, not_reached, took = [], [], [], []
+        run_wants = lambda: RUN_MARGIN * max(took) if took else LEAST_RUN_SECONDS  # noqa: E731
         for number in range(1, 1 + max(2, self.rounds)):
-            for name, runs in rounds.items():
-                if deadline - time.monotonic() < LEAST_RUN_SECONDS and not self.tiny:
-                    not_reached.append(f"no time was left for {name} in round {number}")
+            if number > 1 and self.lacks_time(deadline, len(changes) * run_wants()):  # a part of a round is no use
+                not_reached.append(f"no time was left for round {number}")
+                break
+            rounds.append({})
+            for name in changes:
+                if number == 1 and self.lacks_time(deadline, run_wants()):
+                    not_reached.append(f"no time was left for {name}")
                     continue
+                began = time.monotonic()
                 try:
-                    runs.append(self.eps(model, batch, choice, cap, deadline, measured, changes[name]))
+                    rounds[-1][name] = self.eps(model, batch, choice, cap, deadline, measured, changes[name])
                 except Failed as error:  # the others are still worth knowing
-                    errors.append(f"{name}: {error}")
-        return rounds, {name: middle_of(runs) for name, runs in rounds.items() if runs}, errors, not_reached
+                    is_cut = time.monotonic() >= deadline
+                    (not_reached if is_cut else errors).append(f"{name}: {error}")
+                took.append(time.monotonic() - began)
+        by_name = lambda some: {name: [each[name] for each in some if name in each] for name in changes}  # noqa: E731
+        middle = {name: middle_of(runs) for name, runs in by_name(comparable(rounds)).items() if runs}
+        return by_name(rounds), middle, errors, not_reached
+
+    def lacks_time(self, deadline, seconds):
+        return deadline - time.monotonic() < seconds and not self.tiny
 
     def exact_bits(self, deadline):
         """What it costs that products keep to the library's first algorithm, and not to the fastest of the day; and, as
@@ -587,10 +590,10 @@ class Bench:
             Part("gpt-1.3b", self.compare(models.GPT_1B, gpt, 8 * GIB, quick), 120),
             Part("bert-large-every-way", self.compare(models.BERT_LARGE, bert, 8 * GIB, every), 220, False),
             Part("gpt-1.3b-every-way", self.compare(models.GPT_1B, gpt, 8 * GIB, every), 290, False),
-            Part("exact-bits", self.exact_bits, 60, False),
+            Part("exact-bits", self.exact_bits, 66, False),
             Part("graphs", self.graphs, 65, False),
             Part("kernels", self.kernels, 60, False),
-            Part("memory", self.memory, 125, False, in_pieces=True),
+            Part("memory", lambda deadline: memory_part.memory(self, deadline), 125, False, in_pieces=True),
             Part("gpt-7b", self.curve, 125, False, in_pieces=True),
             Part("gpt-7b-80gib", self.kept, 80, False),
             Part("largest", self.largest, 110, False),

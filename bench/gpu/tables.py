@@ -9,10 +9,7 @@ ATTENTION_NOTE = ("Model operations: 6 a weight of a product and token, the head
 TORCH_NOTE = ("PyTorch: bf16 weights, fp32 masters and moments, fused AdamW, scaled_dot_product_attention, a token "
               "table padded to a multiple of 64 rows; gradients of micro-batches add up in bf16 (ours in fp32). "
               "`autocast`: fp32 weights in place of that. Neither side clips, drops out, or writes a checkpoint.")
-LESS_MEMORY, MORE_THROUGHPUT = 0.45, 0.40  # L2L's (arXiv:2002.05645)
-MEMORY_NOTE = ("Ours: what lies in the arena at most, and what libraries hold beside it. PyTorch's: what its tensors "
-               "take at most (its allocator holds more). The batch is one micro-batch there, as in L2L's baseline, and "
-               "micro-batches of 16 here. L2L's paper has 45% less memory and 40% more throughput.")
+
 
 
 def share(a, b):
@@ -36,10 +33,14 @@ def waits_said(got):
     return f"waits {got['wait_fraction']:.1%} {goal(got['wait_fraction'], below=0.05)}"
 
 
+def compiled_ways(torch):
+    """Of what Bench.torch says: those that may be PyTorch's best."""
+    return {name: variant for name, variant in torch["variants"].items() if "compiled" in name.split("+")}
+
+
 def is_compared_with_best(torch):
-    """Whether a way ran that may be PyTorch's best: a compiled one."""
-    return any("tokens_per_second" in variant for name, variant in torch["variants"].items()
-               if "compiled" in name.split("+"))
+    """Whether a way ran that may be it."""
+    return any("tokens_per_second" in variant for variant in compiled_ways(torch).values())
 
 
 def compared(model, pairs, best, ratios, torch):
@@ -209,45 +210,3 @@ def copies_table(ours, ceilings):
                  ["By the worker's trace: bytes of the copies over the time that these took by the device's clock, "
                   "without waiting for a version, for memory, or for what the stream did before. The link: of copies "
                   "one way alone, as `ceilings` has it; here both ways, and several streams, may be busy at once."])
-
-
-def memory_rows(batch, ours, theirs):
-    sequences = batch.micro_batches * batch.micro_batch
-    mine = ours["device_peak_bytes"] + (ours["device_outside_bytes"] or 0)
-    rows = []
-    for name, variant in theirs["variants"].items():
-        peak, speed = variant.get("peak_bytes"), variant.get("tokens_per_second")
-        rows.append([sequences, f"PyTorch, {name}" + (f": {variant['error']}" if "error" in variant else ""), gib(peak),
-                     share(mine, peak), speed, share(ours["tokens_per_second"], speed)])
-    return [[sequences, "ours", gib(mine), None, ours["tokens_per_second"], None], *rows]
-
-
-def memory_table(model, rows):
-    return Table(f"Memory at equal batch: {model.name}",
-                 ["sequences", "who", "device GiB", "of PyTorch's", "tokens/s", "of PyTorch's"], rows, [MEMORY_NOTE])
-
-
-def memory_said(rows):
-    """Of memory_rows, all sizes'."""
-    said, ours = [], {row[0]: row for row in rows if row[1] == "ours"}
-    for sequences, who, _, of_memory, speed, of_speed in rows:
-        if who == "ours":
-            continue
-        if speed is None:  # it did not run
-            _, _, gibs, _, our_speed, _ = ours[sequences]
-            said.append(f"batch {sequences}: {who}; ours {our_speed:,.0f} tokens/s in {gibs:.2g} GiB")
-        else:
-            memory = f"{1 - of_memory:.0%} less memory and " if of_memory else ""  # a processor's is not known
-            said.append(f"batch {sequences}: {memory}{of_speed - 1:+.0%} throughput against {who}")
-    return [*said, *memory_goals(rows)]
-
-
-def memory_goals(rows):
-    """L2L's, at the largest batch at which a variant ran, against the fastest one."""
-    ran = [row for row in rows if row[1] != "ours" and row[4] is not None]
-    if not ran:
-        return
-    sequences, who, _, of_memory, _, of_speed = max(ran, key=lambda row: (row[0], row[4]))
-    memory = f"{1 - of_memory:.0%} less memory {goal(1 - of_memory, LESS_MEMORY)} and " if of_memory else ""
-    yield (f"at the largest batch that PyTorch ran, {sequences}, against its fastest way{who.removeprefix('PyTorch')}: "
-           f"{memory}{of_speed - 1:+.0%} throughput {goal(of_speed - 1, MORE_THROUGHPUT)}")

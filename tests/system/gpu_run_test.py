@@ -2,8 +2,11 @@
 bits of the emulated device are compared."""
 
 import argparse
+import contextlib
+import dataclasses
 import importlib.machinery
 import importlib.util
+import io
 import json
 import os
 import re
@@ -24,9 +27,11 @@ sys.path[:0] = [str(ROOT / folder) for folder in ("bench/gpu", "tests/gpu")]
 import bits  # noqa: E402
 import conformance  # noqa: E402
 import gpu_machine  # noqa: E402
+import part_report  # noqa: E402
 import parts  # noqa: E402
 import processes  # noqa: E402
-from part_report import Failed, Progress  # noqa: E402
+from gpu_bench_stand_ins import Clock  # noqa: E402
+from part_report import Failed, Outcome, Progress  # noqa: E402
 
 DEVICE_SOURCES = ROOT / "gpu_worker/device"
 
@@ -494,6 +499,39 @@ class RunTest(Scripts):
         seconds = sum(part.about_seconds for part in planned if part.by_default)
         self.assertLessEqual(seconds + run.START_SECONDS, run.MOST_SECONDS)
         self.assertLess(run.MOST_SECONDS, 8 * 60)
+
+    def states(self, seconds, takes):
+        """Of parts that take so long, or what they are given, where the first one begins after START_SECONDS."""
+        run, clock = load_run(), Clock()
+        args = argparse.Namespace(out=self.work.path, tiny=False)
+        by_name = {part.name: part for part in run.parts_of(
+            args, parts.Bench(self.work.path, "cuda:0", False, 0, 1, sys.executable))}
+
+        def stand_in(name):
+            def take(deadline):
+                clock.now = min(clock.now + takes[name], deadline)
+                return Outcome("done")
+            return dataclasses.replace(by_name[name], run=take)
+
+        report, began = part_report.Report(self.work.out("report"), "a GPU", {}), clock.now
+        clock.now += run.START_SECONDS
+        with mock.patch.object(part_report, "time", clock), contextlib.redirect_stdout(io.StringIO()):
+            part_report.run_parts([stand_in(name) for name in takes], report, seconds, began)
+        return {name: part["state"] for name, part in report.parts.items()}, clock.now - began
+
+    def test_what_is_prepared_for_a_short_session_begins(self):
+        """docs/status.md has these calls, and what parts are thought to take."""
+        thought = {"timed": 8, "ceilings": 28, "bert-large": 95, "gpt-7b": 85, "gpt-7b-80gib": 60, "largest": 90,
+                   "gpt-1.3b": 120}
+        for slow in ({}, {"timed": 10, "gpt-7b": 125}, {"gpt-7b-80gib": 80, "largest": 110}):
+            states, _ = self.states(520, {**thought, **slow})
+            self.assertEqual(set(states.values()), {"passed"}, (slow, states))
+        states, _ = self.states(520, {**thought, "gpt-7b": 125, "gpt-7b-80gib": 80, "largest": 110})
+        self.assertEqual([name for name, state in states.items() if state == "skipped"], ["gpt-1.3b"])
+        states, took = self.states(95, {"memcheck": 1000})
+        self.assertEqual((states, took), ({"memcheck": "passed"}, 20 + 50))
+        states, _ = self.states(180, {"exact-bits": 66, "memory": 125})
+        self.assertEqual(set(states.values()), {"passed"})
 
     @measures_the_process
     def test_a_signal_leaves_a_report_and_no_process(self):
