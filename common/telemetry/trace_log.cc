@@ -87,7 +87,9 @@ int TraceLog::NewTrack(absl::string_view name) {
 
 int TraceLog::AddTrack(absl::string_view name) {
   MutexLock lock(mu_);
-  return NewTrack(name);
+  const auto [found, is_new] = named_tracks_.emplace(std::string(name.data(), name.size()), 0);
+  if (is_new) found->second = NewTrack(name);
+  return found->second;
 }
 
 int TraceLog::TrackOfThisThread(absl::string_view name) {

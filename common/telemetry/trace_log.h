@@ -42,7 +42,8 @@ class TraceLog {
   // Times of other hosts' traces are of another clock: what is added to ours to have theirs. 0 unless said.
   void SetClockOffset(std::chrono::nanoseconds offset);
 
-  // A line of the picture, below those before it.
+  // A line of the picture, below those before it; where there is one of this name, that one. What a process does once more,
+  // as a worker that attaches anew, goes on in its line.
   int AddTrack(absl::string_view name) ABSL_LOCKS_EXCLUDED(mu_);
   // One for each thread that asks: "NAME 1", "NAME 2".
   int TrackOfThisThread(absl::string_view name) ABSL_LOCKS_EXCLUDED(mu_);
@@ -72,6 +73,7 @@ class TraceLog {
 
   mutable Mutex mu_;
   std::FILE* const file_ ABSL_PT_GUARDED_BY(mu_);
+  std::map<std::string, int> named_tracks_ ABSL_GUARDED_BY(mu_);
   std::map<std::thread::id, int> thread_tracks_ ABSL_GUARDED_BY(mu_);
   int tracks_ ABSL_GUARDED_BY(mu_) = 0;
   int64_t events_ ABSL_GUARDED_BY(mu_) = 0;

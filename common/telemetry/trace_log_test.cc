@@ -69,6 +69,20 @@ TEST(TraceLogTest, TimesAreOnTheClockOfTheTrace) {
   EXPECT_DOUBLE_EQ(Written()[0].events[0].begin, 1.0);
 }
 
+TEST(TraceLogTest, ATrackOfANameThatIsThereIsThatOne) {
+  {
+    ASSERT_OK_AND_ASSIGN(const auto log, TraceLog::Create({.path = Path()}));
+    const int steps = log->AddTrack("steps");
+    EXPECT_NE(log->AddTrack("compute"), steps);
+    log->Add(steps, "step 0", At(0), At(1));
+    EXPECT_EQ(log->AddTrack("steps"), steps);
+  }
+  const std::vector<TraceTrack> tracks = Written();
+  ASSERT_EQ(tracks.size(), 2u);
+  EXPECT_EQ(tracks[0].thread, "steps");
+  EXPECT_EQ(tracks[0].events.size(), 1u);
+}
+
 TEST(TraceLogTest, EachThreadHasATrackOfItsOwn) {
   {
     ASSERT_OK_AND_ASSIGN(const auto log, TraceLog::Create({.path = Path()}));

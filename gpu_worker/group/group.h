@@ -44,8 +44,8 @@ inline Stream& StreamOf(Device& device, GroupLane lane) {
 // A group that a member is lost of does not go on: exchanges under way and to come fail, and what they were to bring is
 // not there. Its members go on alone, or in another group.
 //
-// Errors:  of an exchange, in the stream: ABORTED the group has ended, with the first reason · INTERNAL the members do
-//          not exchange the same
+// Errors:  of an exchange, in the stream: ABORTED the group has ended, with the first reason, which may be this exchange's
+//          own · INTERNAL the members do not exchange the same, where the kind looks
 // Threads: Enqueue of a lane from one thread at a time; the rest from any
 // Conformance: gpu_worker/group/group_conformance.h
 class Group {
@@ -59,8 +59,9 @@ class Group {
   // the other members have joined.
   virtual void Enqueue(GroupLane lane, Exchange exchange) = 0;
 
-  // OK while the group stands; else its first reason. Who uses what an exchange brought looks here afterwards: on a GPU
-  // an exchange that was cut short ends like one that was not.
+  // OK while the group stands; else ABORTED with its first reason, behind "member RANK: " where it began with another one,
+  // as it was told: who shows it escapes it. Who uses what an exchange brought looks here afterwards: on a GPU an exchange
+  // that was cut short ends like one that was not.
   virtual absl::Status status() const = 0;
   // Ends the group, for this member and soon for the others. Returns at once.
   virtual void End(absl::Status reason) = 0;

@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstring>
+#include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -257,16 +258,20 @@ TEST_P(GroupConformanceTest, TheEndOfOneIsTheEndOfAll) {
     enqueue(rank, GroupLane::kPull);
     enqueue(rank, GroupLane::kPush);
   }
-  member(size() - 1).group->End(absl::InternalError("its device broke"));
+  const std::string reason = "its device broke: \"illegal access\"";
+  member(size() - 1).group->End(absl::InternalError(reason));
   member(size() - 1).group->End(absl::InternalError("a later reason"));
-  EXPECT_THAT(member(size() - 1).group->status(), StatusIs(StatusCode::kAborted, "its device broke"));
+  EXPECT_EQ(member(size() - 1).group->status(), absl::AbortedError("the group has ended: " + reason));
+  // As it was given, and with whom it began, though all but member 0 hear of it from that one.
+  const absl::Status of_the_others =
+      absl::AbortedError(absl::StrCat("the group has ended: member ", size() - 1, ": ", reason));
   for (int rank = 0; rank + 1 < size(); ++rank) {
     GroupMember& one = member(rank);
     for (const GroupLane lane : {GroupLane::kPull, GroupLane::kPush}) {
       const absl::Status status = one.stream(lane).Synchronize();
       EXPECT_TRUE(status.ok() || absl::IsAborted(status)) << status;
     }
-    EXPECT_THAT(one.group->status(), StatusIs(StatusCode::kAborted, "the group has ended"));
+    EXPECT_EQ(one.group->status(), of_the_others);
     one.device->Recover();
     enqueue(rank, GroupLane::kPush);
     EXPECT_THAT(one.stream(GroupLane::kPush).Synchronize(), StatusIs(StatusCode::kAborted));

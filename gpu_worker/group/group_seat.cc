@@ -7,7 +7,7 @@
 namespace eps::worker {
 
 void GroupSeat::Take(Device& device, uint64_t id, int rank, int size, absl::string_view token) {
-  Replace(0, nullptr);
+  Leave();
   if (maker_ == nullptr) return reports_.failed(id, absl::UnimplementedError("this worker forms no groups"));
   GroupOptions options = {
       .id = id, .rank = rank, .size = size, .device = &device, .on_joined = [this, id](const absl::Status& status) {
@@ -17,10 +17,14 @@ void GroupSeat::Take(Device& device, uint64_t id, int rank, int size, absl::stri
           reports_.failed(id, status);
         }
       }};
+  Replace(id, nullptr);  // before the group's threads can report, and the daemon answer
   std::string own_token;
   absl::StatusOr<std::unique_ptr<Group>> group =
       rank == 0 ? maker_->Found(std::move(options), own_token) : maker_->Join(std::move(options), token);
-  if (!group.ok()) return reports_.failed(id, group.status());
+  if (!group.ok()) {
+    Leave();
+    return reports_.failed(id, group.status());
+  }
   Replace(id, *std::move(group));
   if (rank == 0) reports_.founded(id, own_token);
 }
@@ -32,12 +36,20 @@ Group* GroupSeat::Find(uint64_t id) const {
 
 void GroupSeat::End(uint64_t id, absl::Status why) {
   MutexLock lock(mu_);
-  if (id_ == id && group_ != nullptr) group_->End(std::move(why));
+  if (id_ == id) EndHeld(std::move(why));
 }
 
 void GroupSeat::EndAny(absl::Status why) {
   MutexLock lock(mu_);
-  if (group_ != nullptr) group_->End(std::move(why));
+  EndHeld(std::move(why));
+}
+
+void GroupSeat::EndHeld(absl::Status why) {
+  if (group_ != nullptr) {
+    group_->End(std::move(why));
+  } else if (ended_.ok()) {
+    ended_ = std::move(why);
+  }
 }
 
 void GroupSeat::Replace(uint64_t id, std::unique_ptr<Group> group) {
@@ -45,6 +57,8 @@ void GroupSeat::Replace(uint64_t id, std::unique_ptr<Group> group) {
     MutexLock lock(mu_);
     id_ = id;
     group_.swap(group);
+    const absl::Status ended = std::exchange(ended_, absl::OkStatus());
+    if (group_ != nullptr && !ended.ok()) group_->End(ended);
   }
   // The one before goes here.
 }

@@ -39,22 +39,26 @@ class GroupSeat {
   void Leave() { Replace(0, nullptr); }
   // Null: this worker is not in that group.
   Group* Find(uint64_t group) const ABSL_LOCKS_EXCLUDED(mu_);
-  // The group has ended, says the daemon: a pass in it fails at once. Quiet if it is another's.
+  // The group has ended, says the daemon: a pass in it fails at once. Quiet if it is another's. While Take is making
+  // the group it is kept, and ends it then: the members may have joined, and one of them be lost, before Take returns.
   void End(uint64_t group, absl::Status why) ABSL_LOCKS_EXCLUDED(mu_);
-  // Whatever group it is: what a pass in it waits for may never come.
+  // Whatever group it is, likewise: what a pass in it waits for may never come.
   void EndAny(absl::Status why) ABSL_LOCKS_EXCLUDED(mu_);
 
  private:
-  // Destroys the present one without the lock: its threads report.
+  // `id` without a group: Take is making it. Ends `group` if an end of it has come meanwhile. Destroys the one before without
+  // the lock: its threads report.
   void Replace(uint64_t id, std::unique_ptr<Group> group) ABSL_LOCKS_EXCLUDED(mu_);
+  void EndHeld(absl::Status why) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   // Fixed after construction.
   const std::unique_ptr<GroupMaker> maker_;
   const Reports reports_;
 
   mutable Mutex mu_;
-  uint64_t id_ ABSL_GUARDED_BY(mu_) = 0;
-  std::unique_ptr<Group> group_ ABSL_GUARDED_BY(mu_);
+  uint64_t id_ ABSL_GUARDED_BY(mu_) = 0;               // 0: in none
+  std::unique_ptr<Group> group_ ABSL_GUARDED_BY(mu_);  // null: in none, or it is being taken
+  absl::Status ended_ ABSL_GUARDED_BY(mu_);            // why, if that came while it was being taken
 };
 
 }  // namespace eps::worker

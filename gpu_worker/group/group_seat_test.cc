@@ -1,15 +1,19 @@
 #include "gpu_worker/group/group_seat.h"
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "common/base/mutex.h"
 #include "common/testing/status_matchers.h"
 #include "gpu_worker/device/cpu/cpu_device.h"
 #include "gpu_worker/device/device.h"
+#include "gpu_worker/group/group.h"
 #include "gpu_worker/group/shared_memory_group.h"
 #include "gtest/gtest.h"
 
@@ -102,6 +106,50 @@ TEST(GroupSeatTest, ANewGroupTakesThePlaceOfTheOneBefore) {
   EXPECT_THAT(seat.Find(8)->status(), StatusIs(StatusCode::kAborted, "the daemon is gone"));
   seat.Leave();
   EXPECT_EQ(seat.Find(8), nullptr);
+}
+
+// Members join, and are lost, while one of them has not even returned from its maker.
+TEST(GroupSeatTest, AnEndThatComesWhileTheGroupIsMadeIsNotLost) {
+  class Midway : public GroupMaker {
+   public:
+    std::string kind() const override { return maker_->kind(); }
+    absl::StatusOr<std::unique_ptr<Group>> Found(GroupOptions options, std::string& token) override {
+      auto group = maker_->Found(std::move(options), token);
+      midway();
+      return group;
+    }
+    absl::StatusOr<std::unique_ptr<Group>> Join(GroupOptions options, absl::string_view token) override {
+      auto group = maker_->Join(std::move(options), token);
+      midway();
+      return group;
+    }
+    std::function<void()> midway = [] {};
+
+   private:
+    const std::unique_ptr<GroupMaker> maker_ = NewSharedMemoryGroupMaker();
+  };
+  const std::unique_ptr<Device> device = NewDevice();
+  Said said;
+  auto made = std::make_unique<Midway>();
+  Midway& maker = *made;
+  GroupSeat seat(std::move(made), said.reports());
+
+  maker.midway = [&] {
+    seat.End(6, absl::AbortedError("of another"));
+    seat.End(7, absl::AbortedError("a worker was lost"));
+    EXPECT_EQ(seat.Find(7), nullptr);
+  };
+  seat.Take(*device, 7, 0, 2, "");
+  ASSERT_NE(seat.Find(7), nullptr);
+  EXPECT_THAT(seat.Find(7)->status(), StatusIs(StatusCode::kAborted, "the group has ended: a worker was lost"));
+  maker.midway = [&] { seat.EndAny(absl::UnavailableError("the daemon is gone")); };
+  seat.Take(*device, 8, 0, 2, "");
+  EXPECT_THAT(seat.Find(8)->status(), StatusIs(StatusCode::kAborted, "the group has ended: the daemon is gone"));
+  seat.Take(*device, 9, 5, 2, "");  // which cannot be made
+  EXPECT_EQ(seat.Find(9), nullptr);
+  maker.midway = [] {};
+  seat.Take(*device, 9, 0, 2, "");
+  EXPECT_OK(seat.Find(9)->status());
 }
 
 TEST(GroupSeatTest, WhatCannotBeFormedIsReported) {

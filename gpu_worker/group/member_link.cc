@@ -5,9 +5,13 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
 #include <utility>
 
-#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/clock.h"
@@ -19,7 +23,7 @@
 namespace eps::worker {
 namespace {
 
-constexpr size_t kMaxWordBytes = 512;
+constexpr size_t kMaxReasonBytes = 512;  // of what goes to the other members
 constexpr absl::Duration kHandshakeTime = absl::Seconds(5);
 constexpr absl::Duration kTurn = absl::Milliseconds(100);  // how late who waits for a welcome sees an end
 
@@ -28,6 +32,9 @@ struct Hello {
   uint64_t id = 0;
   int32_t rank = 0;
 };
+
+// The last word: why the group ends. The rank with which that began (int32), then its reason.
+constexpr size_t kMaxWordBytes = sizeof(int32_t) + kMaxReasonBytes;
 
 absl::Status CheckPlace(int rank, int size) {
   if (size < 2 || size > kMaxGroupMembers) {
@@ -74,12 +81,18 @@ absl::Status MemberLink::status() const {
   return status_;
 }
 
-void MemberLink::End(absl::Status reason) {
+void MemberLink::End(const absl::Status& reason) {
+  const absl::string_view message = reason.message();
+  EndBy({options_.rank, message.empty() ? absl::StatusCodeToString(reason.code()) : std::string(message)});
+}
+
+void MemberLink::EndBy(Cause cause) {
   absl::Status ended;
   {
     MutexLock lock(mu_);
     if (!status_.ok()) return;
-    ended = status_ = absl::AbortedError(absl::StrCat("the group has ended: ", reason.message()));
+    ended = status_ = absl::AbortedError(absl::StrCat("the group has ended: ", Shown(cause)));
+    cause_ = std::move(cause);
   }
   if (options_.on_end) options_.on_end(ended);
   const uint64_t one = 1;
@@ -106,7 +119,10 @@ absl::Status MemberLink::WelcomeAll() {
     polled.push_back({.fd = listener_->socket().get(), .events = POLLIN, .revents = 0});
     poll(polled.data(), polled.size(), -1);
     EPS_RETURN_IF_ERROR(status());
-    EPS_RETURN_IF_ERROR(CheckOthers(polled));
+    if (std::optional<Cause> why = WhyOthersEnd(polled); why.has_value()) {
+      EndBy(*std::move(why));
+      return status();
+    }
     absl::StatusOr<FileDescriptor> socket = AcceptLocal(listener_->socket());
     if (absl::IsUnavailable(socket.status())) continue;
     EPS_RETURN_IF_ERROR(socket.status());
@@ -161,13 +177,17 @@ void MemberLink::AwaitEnd() {
   while (status().ok()) {
     std::vector<pollfd> polled = Polled();
     poll(polled.data(), polled.size(), -1);
-    if (absl::Status lost = CheckOthers(polled); !lost.ok()) End(std::move(lost));
+    if (std::optional<Cause> why = WhyOthersEnd(polled); why.has_value()) EndBy(*std::move(why));
   }
 }
 
 // To those who take it at once.
 void MemberLink::SayWhy() {
-  const std::string last_word(status().message().substr(0, kMaxWordBytes));
+  std::string last_word;
+  {
+    MutexLock lock(mu_);
+    last_word = ToWord(cause_);
+  }
   for (const Member& member : sockets_) {
     SendPacket(member.socket, last_word, {}, absl::InfinitePast()).IgnoreError();
   }
@@ -182,16 +202,37 @@ std::vector<pollfd> MemberLink::Polled() const {
 }
 
 // All that a member says after its hello is why it ends.
-absl::Status MemberLink::CheckOthers(const std::vector<pollfd>& polled) const {
+std::optional<MemberLink::Cause> MemberLink::WhyOthersEnd(const std::vector<pollfd>& polled) const {
   for (size_t i = 0; i < sockets_.size(); ++i) {
     if (polled[i + 1].revents == 0) continue;
     const absl::StatusOr<Packet> word = ReceivePacket(sockets_[i].socket, kMaxWordBytes, absl::InfinitePast());
-    const std::string who = absl::StrCat("member ", sockets_[i].rank);
-    // Escaped: it goes into logs, and to the daemon as text.
-    return absl::UnavailableError(word.ok() ? absl::StrCat(who, ": ", absl::CHexEscape(word->bytes))
-                                            : absl::StrCat(who, " is gone"));
+    return word.ok() ? FromWord(word->bytes, sockets_[i].rank) : Cause{.rank = sockets_[i].rank, .reason = ""};
   }
-  return absl::OkStatus();
+  return std::nullopt;
+}
+
+std::string MemberLink::Shown(const Cause& cause) const {
+  if (cause.rank == options_.rank) return cause.reason;
+  const std::string who = absl::StrCat("member ", cause.rank);
+  return cause.reason.empty() ? absl::StrCat(who, " is gone") : absl::StrCat(who, ": ", cause.reason);
+}
+
+std::string MemberLink::ToWord(const Cause& cause) {
+  const auto rank = static_cast<int32_t>(cause.rank);
+  std::string word(sizeof(rank), '\0');
+  memcpy(word.data(), &rank, sizeof(rank));
+  // Of a long reason its end: what it comes from stands behind where it was met.
+  const size_t begin = cause.reason.size() - std::min(cause.reason.size(), kMaxReasonBytes);
+  return word.append(cause.reason, begin);
+}
+
+// A word that is none, or of a rank that cannot be, is of who said it.
+MemberLink::Cause MemberLink::FromWord(absl::string_view word, int speaker) const {
+  int32_t rank = -1;
+  if (word.size() < sizeof(rank)) return {.rank = speaker, .reason = ""};
+  memcpy(&rank, word.data(), sizeof(rank));
+  word.remove_prefix(sizeof(rank));
+  return {.rank = rank < 0 || rank >= options_.size ? speaker : rank, .reason = std::string(word)};
 }
 
 }  // namespace eps::worker

@@ -14,6 +14,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "common/base/file_util.h"
 #include "common/base/mutex.h"
 #include "common/ipc/unix_socket.h"
@@ -46,14 +47,21 @@ class MemberLink {
   // Ends it. No callback is running or comes afterwards.
   ~MemberLink();
 
-  // OK, or ABORTED with the first reason.
+  // OK, or ABORTED: "the group has ended: ", then "member RANK: " where that began with another one, and its reason, as
+  // it was told. A reason of more than some 500 bytes reaches the others without its beginning.
   absl::Status status() const ABSL_LOCKS_EXCLUDED(mu_);
-  void End(absl::Status reason) ABSL_LOCKS_EXCLUDED(mu_);
+  // `reason`: of this member. Its message alone goes on to the others.
+  void End(const absl::Status& reason) ABSL_LOCKS_EXCLUDED(mu_);
 
  private:
   struct Member {
     int rank = 0;
     FileDescriptor socket;
+  };
+  // Where an end began, and why: what members tell each other, so that each says it in words of its own.
+  struct Cause {
+    int rank = 0;
+    std::string reason;  // "": the member is gone, and has told none
   };
   MemberLink(Options options, std::optional<LocalListener> listener, std::string path)
       : options_(std::move(options)), path_(std::move(path)), listener_(std::move(listener)) {}
@@ -63,9 +71,14 @@ class MemberLink {
   absl::StatusOr<int> ReceiveHello(const FileDescriptor& socket, const std::vector<bool>& here) const;
   absl::Status Join();
   void AwaitEnd();
+  void EndBy(Cause cause) ABSL_LOCKS_EXCLUDED(mu_);
   void SayWhy();
   std::vector<pollfd> Polled() const;
-  absl::Status CheckOthers(const std::vector<pollfd>& polled) const;
+  // Nothing: they are all there.
+  std::optional<Cause> WhyOthersEnd(const std::vector<pollfd>& polled) const;
+  std::string Shown(const Cause& cause) const;
+  static std::string ToWord(const Cause& cause);
+  Cause FromWord(absl::string_view word, int speaker) const;
 
   // Fixed after construction.
   const Options options_;
@@ -77,6 +90,7 @@ class MemberLink {
 
   mutable Mutex mu_;
   absl::Status status_ ABSL_GUARDED_BY(mu_);
+  Cause cause_ ABSL_GUARDED_BY(mu_);  // of status_
 
   std::thread watcher_;  // last: it uses all of the above
 };

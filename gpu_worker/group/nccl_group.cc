@@ -82,7 +82,7 @@ class NcclGroup final : public Group {
   }
 
   absl::Status status() const override { return link_->status(); }
-  void End(absl::Status reason) override { link_->End(std::move(reason)); }
+  void End(absl::Status reason) override { link_->End(reason); }
 
  private:
   struct Lane {
@@ -117,7 +117,7 @@ class NcclGroup final : public Group {
       StreamOf(*options_.device, lane).IssueNative([this, lane, id = ids[static_cast<size_t>(lane)]](void* stream) {
         absl::Status joined = AwaitLanesBefore(lane);
         if (joined.ok()) joined = JoinLane(lane, id, stream);
-        if (!joined.ok()) End(joined);
+        if (!joined.ok()) joined = EndFor(std::move(joined));
         OnLaneJoined();
         OnPartJoined(joined);
         return absl::OkStatus();  // a group that does not come about is no fault of the stream
@@ -189,8 +189,14 @@ class NcclGroup final : public Group {
       status = api_->Transfer(lane.comm, transfers, stream);
     }
     if (status.ok()) status = AwaitIssued(lane);
-    if (!status.ok()) End(status);
-    return status;
+    return status.ok() ? status : EndFor(std::move(status));
+  }
+
+  // What is told of `reason`: the group's first one, whichever thread saw it, and always ABORTED. Whatever NCCL says is
+  // the group's end, and not this worker's: one whose device is broken finds that out alone.
+  absl::Status EndFor(absl::Status reason) {
+    End(std::move(reason));
+    return link_->status();
   }
 
   absl::Status CheckUsable(const Lane& lane) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(lane.mu) {
@@ -210,7 +216,7 @@ class NcclGroup final : public Group {
       if (told_ || (status.ok() && ++parts_joined_ < 1 + kNumGroupLanes)) return;
       told_ = true;
     }
-    options_.on_joined(status.ok() ? status : absl::AbortedError(status.message()));
+    options_.on_joined(status);
   }
 
   // An exchange that NCCL's own threads carry, where GPUs do not reach each other, may break after it was issued: its

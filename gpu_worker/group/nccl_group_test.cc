@@ -116,6 +116,8 @@ class Breaking : public NcclApi {
     return broken ? absl::InternalError("remote process exited") : nccl_->State(comm);
   }
   absl::Status Transfer(NcclComm comm, const std::vector<NcclTransfer>& transfers, void* stream) override {
+    if (refuses) return absl::InternalError("no connection");
+    if (breaks_next) broken = true;
     return nccl_->Transfer(comm, transfers, stream);
   }
   absl::StatusOr<void*> NewScratch(size_t num_bytes, void* stream) override {
@@ -125,42 +127,74 @@ class Breaking : public NcclApi {
   void Abort(NcclComm comm) override { nccl_->Abort(comm); }
 
   std::atomic<bool> broken = false;
+  std::atomic<bool> refuses = false;      // transfers
+  std::atomic<bool> breaks_next = false;  // at the next transfer
 
  private:
   const std::unique_ptr<NcclApi> nccl_ = NewEmulatedNccl();
 };
 
-TEST(NcclGroupTest, WhatBreaksBehindAnExchangeEndsTheGroup) {
+// Two members that have joined, and what the first is to get of the second.
+class NcclPairTest : public testing::Test {
+ protected:
   struct Member {
     std::unique_ptr<Device> device = EmulatedDevice(4096);
     std::shared_ptr<Breaking> nccl = std::make_shared<Breaking>();
     Joined joined;
     std::unique_ptr<Group> group;
   };
-  Member members[2];
-  std::string token;
-  for (int rank = 0; rank < 2; ++rank) {
-    Member& member = members[rank];
-    GroupOptions options = {
-        .id = 1, .rank = rank, .size = 2, .device = member.device.get(), .on_joined = [&](absl::Status status) {
-          member.joined.Set(std::move(status));
-        }};
-    const auto maker = NewNcclGroupMaker(member.nccl);
-    ASSERT_OK_AND_ASSIGN(member.group,
-                         rank == 0 ? maker->Found(std::move(options), token) : maker->Join(std::move(options), token));
+  void SetUp() override {
+    std::string token;
+    for (int rank = 0; rank < 2; ++rank) {
+      Member& member = members_[rank];
+      GroupOptions options = {
+          .id = 1, .rank = rank, .size = 2, .device = member.device.get(), .on_joined = [&member](absl::Status status) {
+            member.joined.Set(std::move(status));
+          }};
+      const auto maker = NewNcclGroupMaker(member.nccl);
+      ASSERT_OK_AND_ASSIGN(
+          member.group, rank == 0 ? maker->Found(std::move(options), token) : maker->Join(std::move(options), token));
+    }
+    for (Member& member : members_) ASSERT_OK(member.joined.Wait());
   }
-  for (Member& member : members) ASSERT_OK(member.joined.Wait());
-  ASSERT_OK_AND_ASSIGN(void* const memory, members[0].device->Address({.offset_bytes = 0, .num_bytes = 64}));
-  Exchange exchange = {.gives = {{}, {}}, .gets = {{}, {}}};
-  exchange.gets[1].push_back(absl::MakeSpan(static_cast<std::byte*>(memory), 64));  // which the other never gives
-  members[0].group->Enqueue(GroupLane::kPull, std::move(exchange));
+  // Which the second never gives.
+  void EnqueueFirst() {
+    ASSERT_OK_AND_ASSIGN(void* const memory, members_[0].device->Address({.offset_bytes = 0, .num_bytes = 64}));
+    Exchange exchange = {.gives = {{}, {}}, .gets = {{}, {}}};
+    exchange.gets[1].push_back(absl::MakeSpan(static_cast<std::byte*>(memory), 64));
+    members_[0].group->Enqueue(GroupLane::kPull, std::move(exchange));
+  }
+
+  Member members_[2];
+};
+
+TEST_F(NcclPairTest, WhatBreaksBehindAnExchangeEndsTheGroup) {
+  EnqueueFirst();
   // Behind it in the stream, so that it was issued when it breaks.
-  members[0].device->stream(StreamId::kIn).IssueNative([&](void*) {
-    members[0].nccl->broken = true;
+  members_[0].device->stream(StreamId::kIn).IssueNative([&](void*) {
+    members_[0].nccl->broken = true;
     return absl::OkStatus();
   });
-  EXPECT_OK(members[0].device->stream(StreamId::kIn).Synchronize());
-  EXPECT_THAT(members[0].group->status(), StatusIs(StatusCode::kAborted, "remote process exited"));
+  EXPECT_OK(members_[0].device->stream(StreamId::kIn).Synchronize());
+  EXPECT_THAT(members_[0].group->status(), StatusIs(StatusCode::kAborted, "remote process exited"));
+}
+
+// The thread that issues an exchange sees the same errors, and a worker that goes on alone after the one must after the
+// other.
+TEST_F(NcclPairTest, WhatBreaksWhileAnExchangeIsIssuedEndsTheGroupTheSameWay) {
+  members_[0].nccl->breaks_next = true;
+  EnqueueFirst();
+  EXPECT_THAT(members_[0].device->stream(StreamId::kIn).Synchronize(),
+              StatusIs(StatusCode::kAborted, "the group has ended: remote process exited"));
+  EXPECT_THAT(members_[0].group->status(), StatusIs(StatusCode::kAborted, "remote process exited"));
+}
+
+TEST_F(NcclPairTest, AnExchangeThatNcclRefusesEndsTheGroup) {
+  members_[0].nccl->refuses = true;
+  EnqueueFirst();
+  EXPECT_THAT(members_[0].device->stream(StreamId::kIn).Synchronize(),
+              StatusIs(StatusCode::kAborted, "the group has ended: no connection"));
+  EXPECT_THAT(members_[0].group->status(), StatusIs(StatusCode::kAborted, "no connection"));
 }
 
 }  // namespace

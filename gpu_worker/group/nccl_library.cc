@@ -93,9 +93,12 @@ class NcclLibrary final : public NcclApi {
       return absl::InternalError(absl::StrCat("cudaGetDevice: ", cudaGetErrorString(error)));
     }
     device_ = device;
-    EPS_RETURN_IF_ERROR(
-        Check(nccl_.ncclCommInitRankConfig(&comm, size, id, rank, &config), "ncclCommInitRankConfig", comm));
-    return comm;
+    const ncclResult_t result = nccl_.ncclCommInitRankConfig(&comm, size, id, rank, &config);
+    const absl::Status begun = Check(result, "ncclCommInitRankConfig", comm);
+    if (begun.ok()) return comm;
+    // NCCL may leave one that failed to start, with threads and memory of its own; nobody else would free it.
+    if (comm != nullptr) nccl_.ncclCommAbort(comm);
+    return begun;
   }
 
   absl::Status State(NcclComm comm) override {
@@ -147,11 +150,9 @@ class NcclLibrary final : public NcclApi {
   // What is in progress is no error: State says when it is done.
   absl::Status Check(ncclResult_t result, absl::string_view call, ncclComm_t comm) const {
     if (result == ncclSuccess || result == ncclInProgress) return absl::OkStatus();
-    const std::string text =
-        absl::StrCat(call, ": ", nccl_.ncclGetErrorString(result), ": ", nccl_.ncclGetLastError(comm),
-                     "; NCCL_DEBUG=INFO in the worker's environment says more");
-    // Another member's process or network: it ends the group, and not this worker.
-    return result == ncclRemoteError ? absl::AbortedError(text) : absl::InternalError(text);
+    return absl::InternalError(absl::StrCat(call, ": ", nccl_.ncclGetErrorString(result), ": ",
+                                            nccl_.ncclGetLastError(comm),
+                                            "; NCCL_DEBUG=INFO in the worker's environment says more"));
   }
 
   const Functions nccl_;

@@ -130,7 +130,7 @@ class SharedMemoryGroup final : public Group {
   }
 
   absl::Status status() const override { return link_->status(); }
-  void End(absl::Status reason) override { link_->End(std::move(reason)); }
+  void End(absl::Status reason) override { link_->End(reason); }
 
  private:
   MemberLink::Options LinkOptions() {

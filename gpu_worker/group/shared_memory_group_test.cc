@@ -77,6 +77,22 @@ TEST(SharedMemoryGroupTest, ATokenThatLeadsNowhereIsToldAtJoining) {
   EXPECT_THAT(joined.Wait(), StatusIs(StatusCode::kAborted, "/nowhere/data"));
 }
 
+TEST(SharedMemoryGroupTest, OfALongReasonTheOthersAreToldTheEnd) {
+  const auto maker = NewSharedMemoryGroupMaker();
+  Joined first, second;
+  std::string token;
+  auto zero = maker->Found({.id = 5, .rank = 0, .size = 2, .on_joined = [&](absl::Status s) { first.Set(s); }}, token);
+  ASSERT_OK(zero);
+  auto one = maker->Join({.id = 5, .rank = 1, .size = 2, .on_joined = [&](absl::Status s) { second.Set(s); }}, token);
+  ASSERT_OK(one);
+  ASSERT_OK(first.Wait());
+  ASSERT_OK(second.Wait());
+  (*zero)->End(absl::InternalError(std::string(5000, 'x') + ": no memory"));
+  while ((*one)->status().ok()) absl::SleepFor(absl::Milliseconds(1));
+  EXPECT_THAT((*one)->status(), StatusIs(StatusCode::kAborted, "the group has ended: member 0: xxx"));
+  EXPECT_THAT((*one)->status(), StatusIs(StatusCode::kAborted, "xxx: no memory"));
+}
+
 // A process that is killed while the others wait for it, as after the out-of-memory killer.
 TEST(SharedMemoryGroupTest, AMemberThatIsKilledEndsTheGroupOfTheOthers) {
   int pipe_of_token[2];

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <array>
 #include <chrono>
-#include <cstring>
 #include <deque>
 #include <map>
 #include <optional>
@@ -15,8 +14,7 @@
 #include "common/base/log.h"
 #include "common/base/status_macros.h"
 #include "common/model/rotary.h"
-#include "common/numeric/bf16.h"
-#include "common/numeric/fp16.h"
+#include "common/tensor/to_floats.h"
 #include "gpu_worker/layers/layer_shape.h"
 #include "gpu_worker/plan/group_parts.h"
 #include "gpu_worker/plan/schedule.h"
@@ -265,17 +263,7 @@ absl::StatusOr<std::vector<float>> RelayExecutorImpl::NextTokenLogits(Version ve
   TakeWaits();
   EPS_RETURN_IF_ERROR(status);
 
-  std::vector<float> values(static_cast<size_t>(config.num_outputs()));
-  if (shape_.compute == Dtype::kF32) {
-    std::memcpy(values.data(), logits.data(), logits.size());
-    return values;
-  }
-  for (size_t i = 0; i < values.size(); ++i) {
-    uint16_t bits = 0;
-    std::memcpy(&bits, logits.data() + i * sizeof(bits), sizeof(bits));
-    values[i] = shape_.compute == Dtype::kBf16 ? ToFloat(Bf16{bits}) : ToFloat(Fp16{bits});
-  }
-  return values;
+  return ToFloats(logits, shape_.compute);
 }
 
 const std::vector<RelayStep>& RelayExecutorImpl::Schedule(const PassShape& shape) {

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <limits>
 #include <memory>
 #include <string>
 #include <thread>
@@ -11,6 +10,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "common/model/model_spec.h"
+#include "common/schedule/vnode_batch.h"
 #include "common/spec/run_config.h"
 #include "common/tensor/dtype.h"
 #include "common/testing/status_matchers.h"
@@ -82,14 +82,25 @@ TEST_F(RelayExecutorTest, AGroupThatCannotCarryTheStepLetsEachGoAlone) {
 
 TEST_F(RelayExecutorTest, AVnodeWhoseGradientIsNotFiniteIsNamedByTheWholeGroup) {
   Use(RunOfSeveralChunks(Dtype::kF32, 4));
-  const std::unique_ptr<InProcessStore> store = NewStore();
-  // A weight of the last block that overflows for everybody: each vnode is named by someone.
-  std::vector<float>& master = masters_.at(3);
-  master[static_cast<size_t>(model_.blobs[3].tensors.back().offset_elems)] = std::numeric_limits<float>::infinity();
-  const std::unique_ptr<InProcessStore> broken = NewStore();
+  const Way way = {.workers = EvenShares(4, 2), .group = true};
+  const std::unique_ptr<InProcessStore> finite = NewStore();
   StepOutcome outcome;
-  RunAsGroup({.workers = EvenShares(4, 2), .group = true}, *broken, outcome);
-  EXPECT_EQ(broken->NonFiniteVnodes(kStep).front(), 0);
+  RunAsGroup(way, *finite, outcome);
+  EXPECT_THAT(finite->NonFiniteVnodes(kStep), ::testing::IsEmpty());
+
+  // A row of the table so large that logits overflow, and one vnode, of the second member, whose labels count.
+  const auto row = static_cast<int32_t>(run_.model.vocab - 1);
+  const int64_t width = run_.model.d_model;
+  for (int64_t c = 0; c < width; ++c) masters_[0][static_cast<size_t>(row * width + c)] = c % 2 == 0 ? 3e38f : -3e38f;
+  for (VnodeBatch& batch : all_.vnodes) {
+    for (int32_t& token : batch.tokens) token %= row;
+    if (batch.vnode != 3) batch.labels.assign(batch.labels.size(), kNotCounted);
+  }
+  const std::unique_ptr<InProcessStore> broken = NewStore();
+  RunAsGroup(way, *broken, outcome);
+  for (const auto& [vnode, record] : outcome.records) EXPECT_EQ(record.finite, vnode != 3) << vnode;
+  // Every part of either member: what the first pushes it knows from the flags that came with the gradients.
+  EXPECT_EQ(broken->NonFiniteVnodes(kStep), std::vector<int>(static_cast<size_t>(broken->num_pushes()), 3));
 }
 
 TEST_F(RelayExecutorTest, WhenAMemberIsLostTheOthersFailAndGoOnAlone) {
