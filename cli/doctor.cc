@@ -50,6 +50,13 @@ int64_t CheckpointBytes(const WholePlan& plan) {
   return plan.model.num_parameters() * int64_t{sizeof(float)} + plan.model.num_trainable_elems() * moment_bytes;
 }
 
+// At most, at a run's end.
+int64_t CheckpointsThatStay(const RunConfig& run) {
+  const CheckpointConfig& checkpoint = run.checkpoint;
+  const int64_t for_good = checkpoint.keep_every_steps > 0 ? run.steps / checkpoint.keep_every_steps : 0;
+  return checkpoint.keep + for_good;
+}
+
 // A run that is wrong in itself is bad input and no finding.
 absl::StatusOr<std::vector<Finding>> CheckRunOfFlags(const DoctorFlags& flags, const Machine& machine) {
   EPS_ASSIGN_OR_RETURN(RunConfig run, flags.run.Load());
@@ -98,7 +105,7 @@ absl::StatusOr<std::vector<Finding>> CheckRunOfFlags(const DoctorFlags& flags, c
                              .worker_bytes = plan->worker_host_bytes(),
                              .workers = flags.workers,
                              .checkpoint_bytes = CheckpointBytes(*plan),
-                             .keep = plan->run.checkpoint.keep}));
+                             .keep = CheckpointsThatStay(plan->run)}));
   return findings;
 }
 

@@ -36,7 +36,7 @@ struct Needs {
   int64_t worker_bytes = 0;  // each worker's on the host; on the cpu device its arena too
   int workers = 1;
   int64_t checkpoint_bytes = 0;  // one checkpoint's files
-  int keep = 0;                  // checkpoints that stay; one more is there while it is written
+  int64_t keep = 0;              // checkpoints that stay; one more is there while it is written
 };
 
 std::vector<Finding> CheckProcessor(const Machine& machine);

@@ -152,11 +152,13 @@ struct PrecisionConfig {
 };
 
 struct CheckpointConfig {
-  int64_t every_steps = 0;   // 0: none but the last
-  int keep = 2;              // newest checkpoints that stay; >= 1
-  int64_t buffer_bytes = 0;  // copied and not yet written, at most; 0: eps_server/checkpoint/capture_size.h decides
-  bool last = true;          // one after the last step
+  int64_t every_steps = 0;       // 0: none but the last
+  int keep = 2;                  // newest checkpoints that stay; >= 1
+  int64_t buffer_bytes = 0;      // copied and not yet written, at most; 0: eps_server/checkpoint/capture_size.h decides
+  bool last = true;              // one after the last step
+  int64_t keep_every_steps = 0;  // those of its multiples stay, too; 0: none; else a multiple of every_steps
 
+  bool keeps_for_good(int64_t step) const { return keep_every_steps > 0 && step % keep_every_steps == 0; }
   friend bool operator==(const CheckpointConfig&, const CheckpointConfig&) = default;
 };
 

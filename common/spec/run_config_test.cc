@@ -34,7 +34,8 @@ constexpr char kExampleJson[] = R"({
                 "clip": {"mode": "EXACT", "norm": 1.0}},
   "precision": {"wire": "BF16", "gradients": "BF16", "moments": "FP32"},
   "steps": 200,
-  "checkpoint": {"every_steps": 100, "keep": 2, "buffer_bytes": 4096, "last": false}
+  "checkpoint": {"every_steps": 100, "keep": 2, "buffer_bytes": 4096, "last": false,
+    "keep_every_steps": 300}
 })";
 
 RunConfig ExampleConfig(const TempDir& dir) {
@@ -57,7 +58,7 @@ RunConfig ExampleConfig(const TempDir& dir) {
   want.optimizer.decay = ScheduleDecay::kCosine;
   want.optimizer.clip = ClipMode::kExact;
   want.optimizer.clip_norm = 1;
-  want.checkpoint = {.every_steps = 100, .keep = 2, .buffer_bytes = 4096, .last = false};
+  want.checkpoint = {.every_steps = 100, .keep = 2, .buffer_bytes = 4096, .last = false, .keep_every_steps = 300};
   want.steps = 200;
   return want;
 }
@@ -90,7 +91,7 @@ TEST_F(RunConfigTest, AbsentFieldsTakeTheirDefaults) {
             (PrecisionConfig{.wire = Dtype::kBf16, .gradients = Dtype::kBf16, .moments = MomentFormat::kFp32}));
   EXPECT_EQ(config.relay, RelayConfig{});
   EXPECT_EQ(config.transport, TransportChoice::kAuto);
-  EXPECT_EQ(config.checkpoint, (CheckpointConfig{0, 2, 0, true}));
+  EXPECT_EQ(config.checkpoint, (CheckpointConfig{0, 2, 0, true, 0}));
   EXPECT_EQ(config.model.residual_dropout, 0);
   EXPECT_EQ(config.model.layer_norm_eps, 1e-5);
 }
@@ -286,6 +287,9 @@ TEST_F(RunConfigTest, ValuesOutsideTheirRangeAreNamed) {
            Case{"relay.group_members", "65", "relay.group_members: 65, must be at most 64"},
            Case{"checkpoint.keep", "0", "checkpoint.keep: 0, must be at least 1"},
            Case{"checkpoint.every_steps", "-1", "checkpoint.every_steps: -1"},
+           Case{"checkpoint.keep_every_steps", "-1", "checkpoint.keep_every_steps: -1"},
+           Case{"checkpoint.keep_every_steps", "150",
+                "checkpoint.keep_every_steps: 150, must be a multiple of checkpoint.every_steps, "},
            Case{"checkpoint.buffer_bytes", "-1", "checkpoint.buffer_bytes: -1"},
            Case{"checkpoint.buffer_bytes", "1125899906842625", "checkpoint.buffer_bytes: 1125899906842625"},
            Case{"steps", "1000000000001", "steps: 1000000000001, must be at most"},
@@ -365,10 +369,11 @@ TEST_F(RunConfigTest, WhatChangesNoBitsMayDiffer) {
                                             {"relay.device_models", "ONE"},
                                             {"relay.depth_first_blocks", "1"},
                                             {"transport", "GRPC"},
-                                            {"checkpoint.every_steps", "7"},
+                                            {"checkpoint.every_steps", "50"},
                                             {"checkpoint.keep", "9"},
                                             {"checkpoint.buffer_bytes", "12345678"},
                                             {"checkpoint.last", "true"},
+                                            {"checkpoint.keep_every_steps", "0"},
                                             {"precision.wire_versions", "1"}});
   EXPECT_THAT(DifferencesThatMatter(MustLoad(kExample), now), IsEmpty());
 }

@@ -129,6 +129,13 @@ void CheckCheckpoint(const proto::Checkpoint& checkpoint, Checker& check, Checkp
   out.buffer_bytes = check.Integer<int64_t>("checkpoint.buffer_bytes", EPS_FIELD(checkpoint, buffer_bytes), 0, 0,
                                             kMaxCheckpointBufferBytes);
   out.last = EPS_FIELD(checkpoint, last).value_or(true);
+  out.keep_every_steps =
+      check.Integer<int64_t>("checkpoint.keep_every_steps", EPS_FIELD(checkpoint, keep_every_steps), 0, 0, kMaxSteps);
+  if (out.keep_every_steps > 0 && (out.every_steps <= 0 || out.keep_every_steps % out.every_steps != 0)) {
+    check.Fail("checkpoint.keep_every_steps",
+               absl::StrCat(out.keep_every_steps, ", must be a multiple of checkpoint.every_steps, ", out.every_steps,
+                            ", so that there is a checkpoint to keep"));
+  }
 }
 
 void CheckLayerDrop(const proto::LayerDrop& drop, const ModelConfig& model, Checker& check, LayerDropConfig& out) {
@@ -238,6 +245,9 @@ proto::RunSpec ToRunSpec(const RunConfig& config) {
   spec.mutable_checkpoint()->set_keep(config.checkpoint.keep);
   spec.mutable_checkpoint()->set_buffer_bytes(config.checkpoint.buffer_bytes);
   spec.mutable_checkpoint()->set_last(config.checkpoint.last);
+  if (config.checkpoint.keep_every_steps > 0) {
+    spec.mutable_checkpoint()->set_keep_every_steps(config.checkpoint.keep_every_steps);
+  }
   spec.set_steps(config.steps);
   if (config.evaluation.is_on()) WriteEvaluation(config.evaluation, *spec.mutable_evaluation());
   if (config.layer_drop.is_on()) {

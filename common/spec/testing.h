@@ -24,7 +24,7 @@ optimizer { adamw { beta1: 0.9  beta2: 0.95  eps: 1e-8  weight_decay: 0.1 }
             schedule { peak: 6e-4  warmup_steps: 20  decay: COSINE  final: 6e-5 }  clip { mode: EXACT  norm: 1.0 } }
 precision { wire: BF16  gradients: BF16  moments: FP32 }
 steps: 200
-checkpoint { every_steps: 100  keep: 2  buffer_bytes: 4096  last: false }
+checkpoint { every_steps: 100  keep: 2  buffer_bytes: 4096  last: false  keep_every_steps: 300 }
 )";
 
 inline constexpr char kSmall[] = R"(

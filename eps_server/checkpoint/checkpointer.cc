@@ -136,7 +136,7 @@ class FolderCheckpointer final : public Checkpointer {
                         ": put the file back from a copy, or start the run anew in another folder");
   }
 
-  // The complete ones before `written` that are too many. One that lies after it, or is damaged, is not this run's
+  // The complete ones before `written` that are too many, and none of those that are kept for good. One that lies after it, or is damaged, is not this run's
   // making: it is left for a person to look at. Reads manifests, which is not for a PatientThread.
   std::vector<Version> TooMany(Version written) const {
     std::vector<Version> too_many;
@@ -144,8 +144,11 @@ class FolderCheckpointer final : public Checkpointer {
     if (!steps.ok()) LogNotRemoved(directory_.path(), steps.status());
     int kept = 1;
     for (const Version version : steps.value_or(std::vector<Version>())) {
-      if (version >= written || !CheckComplete(directory_.FolderOf(version)).ok()) continue;
-      if (kept++ >= run_.checkpoint.keep) too_many.push_back(version);
+      const bool is_too_many = kept >= run_.checkpoint.keep;
+      if (version >= written || (is_too_many && run_.checkpoint.keeps_for_good(version.value()))) continue;
+      if (!CheckComplete(directory_.FolderOf(version)).ok()) continue;
+      ++kept;
+      if (is_too_many) too_many.push_back(version);
     }
     return too_many;
   }

@@ -333,6 +333,16 @@ TEST(CheckpointerTest, TheNewestStay) {
   EXPECT_EQ(Names(f.directory), (std::vector<std::string>{"latest", "step-00000004", "step-00000009"}));
 }
 
+TEST(CheckpointerTest, TheMultiplesOfKeepEveryStepsStayForGood) {
+  RunConfig run = SmallRun();
+  run.checkpoint = {.every_steps = 2, .keep = 2, .keep_every_steps = 4};
+  const Fixture f(run);
+  const std::unique_ptr<Checkpointer> checkpointer = f.Open();
+  for (const int64_t step : {2, 4, 6, 8, 10, 12, 14}) f.WriteAt(*checkpointer, step);
+  EXPECT_EQ(Names(f.directory),
+            (std::vector<std::string>{"latest", "step-00000004", "step-00000008", "step-00000012", "step-00000014"}));
+}
+
 TEST(CheckpointerTest, KeepingOneNeverRemovesTheOneJustWritten) {
   RunConfig run = SmallRun();
   run.checkpoint.keep = 1;

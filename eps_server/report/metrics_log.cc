@@ -6,6 +6,7 @@
 
 #include "common/base/file_util.h"
 #include "common/base/status_macros.h"
+#include "eps_server/report/step_lines.h"
 #include "nlohmann/json.hpp"
 
 namespace eps::server {
@@ -43,18 +44,18 @@ std::string EvaluationLine(const EvaluationReport& report) {
 
 absl::StatusOr<std::unique_ptr<MetricsLog>> MetricsLog::Open(const RunFolder& folder, bool evaluates,
                                                              int64_t first_step) {
-  EPS_ASSIGN_OR_RETURN(std::unique_ptr<StepLines> steps, StepLines::Open(folder.metrics(), first_step));
-  std::unique_ptr<StepLines> evaluations;
+  EPS_ASSIGN_OR_RETURN(std::unique_ptr<GrowingFile> steps, OpenStepLines(folder.metrics(), first_step));
+  std::unique_ptr<GrowingFile> evaluations;
   const std::string evaluations_path = folder.evaluations();
   if (!evaluates && first_step == 0) EPS_RETURN_IF_ERROR(RemoveIfThere(evaluations_path));
   // Of a run that evaluates no more what is beyond its checkpoint goes, too.
   if (std::error_code ignored; evaluates || std::filesystem::exists(evaluations_path, ignored)) {
-    EPS_ASSIGN_OR_RETURN(evaluations, StepLines::Open(evaluations_path, first_step));
+    EPS_ASSIGN_OR_RETURN(evaluations, OpenStepLines(evaluations_path, first_step));
   }
   return std::unique_ptr<MetricsLog>(new MetricsLog(std::move(steps), std::move(evaluations)));
 }
 
-void MetricsLog::OnCommit(const StepReport& report) { steps_->Write(MetricsLine(report)); }
-void MetricsLog::OnEvaluation(const EvaluationReport& report) { evaluations_->Write(EvaluationLine(report)); }
+void MetricsLog::OnCommit(const StepReport& report) { steps_->Append(MetricsLine(report)); }
+void MetricsLog::OnEvaluation(const EvaluationReport& report) { evaluations_->Append(EvaluationLine(report)); }
 
 }  // namespace eps::server

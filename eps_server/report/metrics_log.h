@@ -8,7 +8,7 @@
 
 #include "absl/status/statusor.h"
 #include "common/run_folder/run_folder.h"
-#include "eps_server/report/step_lines.h"
+#include "eps_server/report/growing_file.h"
 #include "eps_server/step/step_report.h"
 
 namespace eps::server {
@@ -28,11 +28,11 @@ class MetricsLog final : public StepObserver {
   void OnEvaluation(const EvaluationReport& report) override;
 
  private:
-  MetricsLog(std::unique_ptr<StepLines> steps, std::unique_ptr<StepLines> evaluations)
+  MetricsLog(std::unique_ptr<GrowingFile> steps, std::unique_ptr<GrowingFile> evaluations)
       : steps_(std::move(steps)), evaluations_(std::move(evaluations)) {}
 
-  const std::unique_ptr<StepLines> steps_;
-  const std::unique_ptr<StepLines> evaluations_;  // null: the run has none
+  const std::unique_ptr<GrowingFile> steps_;
+  const std::unique_ptr<GrowingFile> evaluations_;  // null: the run has none
 };
 
 // The line of one step, with its end of line.

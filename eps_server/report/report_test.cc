@@ -8,6 +8,7 @@
 #include "common/run_folder/run_folder.h"
 #include "common/testing/status_matchers.h"
 #include "common/testing/temp_dir.h"
+#include "eps_server/report/failure.h"
 #include "eps_server/report/loss_svg.h"
 #include "eps_server/report/metrics_log.h"
 #include "eps_server/report/summary.h"
@@ -147,7 +148,9 @@ TEST(SummaryTest, HasEveryFieldOfTheContract) {
   status.device_models = {"cpu A", "cpu B"};
   status.counts.model_flops = 6e12;
   status.counts.tokens = 60;
-  status.wait_fraction = {{"pull", 0.5}};
+  status.wait_fraction = {{"pull", 0.125}};  // of the last steps
+  status.counts.pass_seconds = 8;
+  status.counts.wait_seconds = {{"pull", 4}};
   status.device_cap_bytes = 10;
   status.most_workers = 3;
   const auto summary = nlohmann::json::parse(SummaryJson(status, {5, 4}, 2));
@@ -166,6 +169,11 @@ TEST(SummaryTest, HasEveryFieldOfTheContract) {
   for (const char* key : {"tokens", "parameters", "model_state_bytes", "device_peak_bytes"}) {
     EXPECT_TRUE(summary.contains(key)) << key;
   }
+}
+
+TEST(FailureTest, SaysAfterHowManyStepsAndWhyWhateverBytesThatHas) {
+  const auto failure = nlohmann::json::parse(FailureJson(7, "cannot write \"a\xff\": full"));
+  EXPECT_EQ(failure, nlohmann::json::parse(R"({"step": 7, "failure": "cannot write \"a\uFFFD\": full"})"));
 }
 
 TEST(SummaryTest, AStepThatCountsNothingHasNoLossButTheRunHas) {

@@ -10,17 +10,14 @@
 #include <utility>
 
 #include "absl/status/status.h"
-#include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
-#include "common/base/log.h"
+#include "common/base/file_util.h"
 #include "common/base/status_macros.h"
 #include "common/formats/mapped_file.h"
 #include "nlohmann/json.hpp"
 
 namespace eps::server {
 namespace {
-
-constexpr int64_t kMaxWaitingBytes = int64_t{16} << 20;  // 40,000 steps, while a disk hangs
 
 bool IsOfStepBefore(absl::string_view line, int64_t first_step) {
   const auto parsed = nlohmann::json::parse(line.begin(), line.end(), nullptr, false);
@@ -49,34 +46,12 @@ absl::StatusOr<int64_t> EndOfStepsBefore(const std::string& path, int64_t first_
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<StepLines>> StepLines::Open(const std::string& path, int64_t first_step) {
+absl::StatusOr<std::unique_ptr<GrowingFile>> OpenStepLines(const std::string& path, int64_t first_step) {
   EPS_RETURN_IF_ERROR(CheckReplaceable(path));
   EPS_ASSIGN_OR_RETURN(const int64_t num_bytes, EndOfStepsBefore(path, first_step));
   EPS_ASSIGN_OR_RETURN(FileDescriptor file, OpenFile(path, O_WRONLY | O_CREAT));
   if (ftruncate(file.get(), static_cast<off_t>(num_bytes)) != 0) return FileError(errno, "shorten", path);
-  return std::unique_ptr<StepLines>(new StepLines(path, std::move(file), num_bytes));
-}
-
-StepLines::StepLines(std::string path, FileDescriptor file, int64_t num_bytes)
-    : path_(std::move(path)),
-      file_(std::move(file)),
-      num_bytes_(num_bytes),
-      queue_(
-          [this](const std::string& line) {
-            const absl::Status status = WriteAt(file_, path_, num_bytes_, line);
-            if (!status.ok()) return Lose(status);
-            num_bytes_ += static_cast<int64_t>(line.size());
-          },
-          kMaxWaitingBytes) {}
-
-void StepLines::Write(std::string line) {
-  if (!queue_.Add(std::move(line))) {
-    Lose(absl::UnavailableError(absl::StrCat(path_, ": its disk has written nothing for so long that lines are lost")));
-  }
-}
-
-void StepLines::Lose(const absl::Status& why) {
-  if (!failed_.exchange(true)) LogWarning("metrics_not_written", {{"error", why.ToString()}});
+  return std::make_unique<GrowingFile>(path, std::move(file), num_bytes);
 }
 
 }  // namespace eps::server

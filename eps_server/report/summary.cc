@@ -44,7 +44,9 @@ std::string SummaryJson(const RunStatus& status, const std::vector<double>& loss
   summary["workers"] = status.most_workers;
   summary["device_models"] = status.device_models;
   summary["wait_fraction"] = nlohmann::ordered_json::object();
-  for (const auto& [cause, share] : status.wait_fraction) summary["wait_fraction"][cause] = share;
+  for (const auto& [cause, waited] : status.counts.wait_seconds) {  // of the sitting; RunStatus's are of the last steps
+    summary["wait_fraction"][cause] = status.counts.pass_seconds > 0 ? waited / status.counts.pass_seconds : 0.0;
+  }
   summary["contribution_window_bytes"] = status.window_bytes;
   summary["hold_bytes"] = status.hold_bytes;
   summary["resident_bytes"] = status.resident_bytes;
