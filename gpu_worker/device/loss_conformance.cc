@@ -32,6 +32,7 @@ using conformance::Slope;
 TEST_P(DeviceConformanceTest, CrossEntropyInChunksAgreesWithFp64) {
   for (const LossCase& t : {LossCase{7, 256, 256}, LossCase{65, 1000, 300}, LossCase{33, 37, 10}, LossCase{1, 1, 1},
                             LossCase{40, 500, 128, 60.0}, LossCase{40, 100, 7, 1000.0},
+                            LossCase{4100, 9, 9},  // more rows than a block of a GPU looks at in one round
                             // Of odd columns, in rows that are aligned and in others.
                             LossCase{33, 411, 137, 4.0, 7}, LossCase{33, 37, 10, 4.0, 3}}) {
     SCOPED_TRACE(std::to_string(t.V) + " by " + std::to_string(t.chunk) + " and " + std::to_string(t.extra));
@@ -97,7 +98,7 @@ TEST_P(DeviceConformanceTest, CorrectRowsAreThoseWhoseLabelIsTheFirstOfTheLarges
 // Of logits of few values, whose largest has many columns.
 TEST_P(DeviceConformanceTest, CorrectRowsAgreeWithTheReferenceWhereLogitsAreTheSame) {
   for (const LossCase& t : {LossCase{200, 6, 6}, LossCase{200, 37, 10, 4.0, 3}, LossCase{200, 411, 137, 4.0, 7},
-                            LossCase{100, 600, 256}, LossCase{50, 4000, 4000}}) {
+                            LossCase{100, 600, 256}, LossCase{50, 4000, 4000}, LossCase{4100, 9, 9}}) {
     for (const int64_t values : {1, 3}) {
       SCOPED_TRACE(std::to_string(t.V) + " by " + std::to_string(t.chunk) + " of " + std::to_string(values));
       LossInputs in = MakeLossInputs(t);

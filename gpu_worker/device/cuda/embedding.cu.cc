@@ -313,18 +313,18 @@ __global__ void PositionsKernel(int64_t M, int64_t tokens_of_sample, const int32
 }
 
 // Where every sample has each position once.
-template <typename T>
+template <typename T, bool kVector>
 __global__ void PositionBackwardKernel(int64_t B, int64_t n, const T* dy, float* dwpe) {
   const int64_t at = (static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x) * kPack;
   float sum[kPack];
-  LoadPack<true>(dwpe, at, n, sum);
+  LoadPack<kVector>(dwpe, at, n, sum);
   for (int64_t sample = 0; sample < B; ++sample) {
     float v[kPack];
-    LoadPack<false>(dy + sample * n, at, n, v);
+    LoadPack<kVector>(dy + sample * n, at, n, v);
     EPS_UNROLL
     for (int i = 0; i < kPack; ++i) sum[i] += v[i];
   }
-  StorePack<true>(sum, dwpe, at, n);
+  StorePack<kVector>(sum, dwpe, at, n);
 }
 
 }  // namespace
@@ -386,8 +386,11 @@ void PositionBackward(KernelQueue& queue, Dtype act, const EmbeddingBackwardArgs
   }
   ForAct(act, [&](auto type) {
     using T = typename decltype(type)::type;
-    Launch(queue, "PositionBackward", ElementShape(args.T * args.C), &PositionBackwardKernel<T>, args.B,
-           args.T * args.C, static_cast<const T*>(args.dy), args.dwpe);
+    ForVector(args.T * args.C, {args.dy, args.dwpe}, [&](auto vector) {
+      Launch(queue, "PositionBackward", ElementShape(args.T * args.C),
+             &PositionBackwardKernel<T, decltype(vector)::value>, args.B, args.T * args.C,
+             static_cast<const T*>(args.dy), args.dwpe);
+    });
   });
 }
 

@@ -155,42 +155,69 @@ __global__ void __launch_bounds__(kRowThreads)
 
 constexpr int kLossLanes = 16;  // row i goes to lane i mod 16; then the lanes in order
 
-__global__ void __launch_bounds__(kRowThreads) LossKernel(LossArgs args) {
-  __shared__ double losses[kRowThreads];
-  __shared__ double lanes[kLossLanes];
-  int32_t counted = 0, correct = 0;  // of this thread's rows
+// One block does it all, as rows have an order. So it must not wait for memory row by row: each thread has several under
+// way, whose losses then lie in shared memory for the lanes.
+constexpr int kLossThreads = 512, kRowsOfThread = 8, kRowsAtOnce = kLossThreads * kRowsOfThread;
+
+__device__ __forceinline__ int WarpSum(int x) {
+  EPS_UNROLL
+  for (int distance = kWarpSize / 2; distance > 0; distance /= 2) x += __shfl_xor_sync(kWarpMask, x, distance);
+  return x;
+}
+
+__global__ void __launch_bounds__(kLossThreads) LossKernel(LossArgs args) {
+  __shared__ double losses[kRowsAtOnce];
+  int counted = 0, correct = 0;  // of this thread's rows
   bool finite = true;
   double lane = 0;
-  for (int64_t first = 0; first < args.M; first += kRowThreads) {
-    const int64_t row = first + threadIdx.x;
-    double loss = 0;
-    if (row < args.M && args.labels[row] >= 0 && args.labels[row] < args.V) {
-      const float sum = args.row_sum[row];
-      loss = static_cast<double>(args.row_max[row]) + log(static_cast<double>(fabsf(sum))) -
-             static_cast<double>(args.target[row]);
-      ++counted;
+  for (int64_t first = 0; first < args.M; first += kRowsAtOnce) {
+    const auto rows = static_cast<int>(args.M - first < kRowsAtOnce ? args.M - first : kRowsAtOnce);
+    bool counts[kRowsOfThread];
+    EPS_UNROLL
+    for (int r = 0; r < kRowsOfThread; ++r) {
+      const int row = r * static_cast<int>(blockDim.x) + static_cast<int>(threadIdx.x);
+      const int32_t label = row < rows ? args.labels[first + row] : -1;
+      counts[r] = label >= 0 && label < args.V;
+    }
+    float sum[kRowsOfThread], max[kRowsOfThread], target[kRowsOfThread];
+    EPS_UNROLL
+    for (int r = 0; r < kRowsOfThread; ++r) {
+      const int64_t row = first + r * static_cast<int>(blockDim.x) + static_cast<int>(threadIdx.x);
+      sum[r] = counts[r] ? args.row_sum[row] : 1.0f;
+      max[r] = counts[r] ? args.row_max[row] : 0.0f;
+      target[r] = counts[r] ? args.target[row] : 0.0f;
+    }
+    EPS_UNROLL
+    for (int r = 0; r < kRowsOfThread; ++r) {
+      const double loss =
+          static_cast<double>(max[r]) + log(static_cast<double>(fabsf(sum[r]))) - static_cast<double>(target[r]);
+      losses[r * blockDim.x + threadIdx.x] = loss;  // 0 where nothing counts
       const bool is_finite = std::isfinite(loss);
-      correct += is_finite && args.target[row] == args.row_max[row] && !std::signbit(sum) ? 1 : 0;
+      counted += counts[r] ? 1 : 0;
+      correct += counts[r] && is_finite && target[r] == max[r] && !std::signbit(sum[r]) ? 1 : 0;
       finite = finite && is_finite;
     }
-    losses[threadIdx.x] = loss;
     __syncthreads();
     if (threadIdx.x < kLossLanes) {
-      for (int i = threadIdx.x; i < kRowThreads; i += kLossLanes) lane += losses[i];
+      for (int i = static_cast<int>(threadIdx.x); i < rows; i += kLossLanes) lane += losses[i];
     }
     __syncthreads();
   }
+  __shared__ double lanes[kLossLanes];
+  __shared__ int warps[2][kLossThreads / kWarpSize];
   if (threadIdx.x < kLossLanes) lanes[threadIdx.x] = lane;
+  counted = WarpSum(counted);
+  correct = WarpSum(correct);
+  if (threadIdx.x % kWarpSize == 0) {
+    warps[0][threadIdx.x / kWarpSize] = counted;
+    warps[1][threadIdx.x / kWarpSize] = correct;
+  }
   const bool all_finite = __syncthreads_or(!finite) == 0;
-  __shared__ int32_t counts[kRowThreads], corrects[kRowThreads];
-  counts[threadIdx.x] = counted;
-  corrects[threadIdx.x] = correct;
-  __syncthreads();
   if (threadIdx.x != 0) return;
   int64_t total = 0, total_correct = 0;
-  for (int i = 0; i < kRowThreads; ++i) {
-    total += counts[i];
-    total_correct += corrects[i];
+  for (int i = 0; i < static_cast<int>(blockDim.x) / kWarpSize; ++i) {
+    total += warps[0][i];
+    total_correct += warps[1][i];
   }
   double sum = 0;
   for (int i = 0; i < kLossLanes; ++i) sum += lanes[i];
@@ -225,7 +252,8 @@ void SoftmaxChunkBackward(KernelQueue& queue, Dtype act, const SoftmaxChunkBackw
 }
 
 void Loss(KernelQueue& queue, const LossArgs& args) {
-  Launch(queue, "Loss", {.blocks_x = 1, .threads = kRowThreads}, &LossKernel, args);
+  const int64_t threads = std::min<int64_t>(kLossThreads, CeilDiv(args.M, kWarpSize) * kWarpSize);
+  Launch(queue, "Loss", {.blocks_x = 1, .threads = static_cast<int>(threads)}, &LossKernel, args);
 }
 
 }  // namespace eps::worker::cuda
