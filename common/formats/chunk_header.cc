@@ -17,7 +17,7 @@ constexpr uint32_t kMaxPayloadBytes = kChunkElems * 4;
 // Offsets of the fields; the table is in the header file.
 constexpr int kMagicAt = 0, kFormatAt = 4, kKindAt = 6, kDtypeAt = 7, kIncarnationAt = 8, kStepAt = 16, kBlobAt = 24,
               kUseAt = 28, kFirstAt = 32, kCountAt = 36, kChunkAt = 40, kPayloadAt = 44, kNonfiniteAt = 48,
-              kContributionAt = 52, kReservedAt = 56;
+              kContributionAt = 52, kVersionWaitAt = 56;
 
 template <typename Found>
 absl::Status Bad(absl::string_view field, int offset, Found found, absl::string_view wanted) {
@@ -38,13 +38,11 @@ absl::Status CheckPreamble(absl::Span<const std::byte> bytes) {
   if (const auto dtype = LoadLittleEndian<uint8_t>(bytes, kDtypeAt); !IsDtype(dtype)) {
     return Bad("dtype", kDtypeAt, dtype, std::string(kDtypeValues));
   }
-  if (const auto reserved = LoadLittleEndian<uint64_t>(bytes, kReservedAt); reserved != 0) {
-    return Bad("reserved", kReservedAt, reserved, "0");
-  }
   return absl::OkStatus();
 }
 
-absl::Status CheckNode(const ChunkHeader& header) {
+// What only one of the kinds has.
+absl::Status CheckOfKind(const ChunkHeader& header) {
   if (header.kind == ChunkKind::kWeights) {
     if (header.use != 0) return Bad("use", kUseAt, header.use, "0 for weights");
     if (header.node.first != 0) return Bad("node.first", kFirstAt, header.node.first, "0 for weights");
@@ -53,7 +51,13 @@ absl::Status CheckNode(const ChunkHeader& header) {
     if (header.nonfinite_vnode != -1) {
       return Bad("nonfinite_vnode", kNonfiniteAt, header.nonfinite_vnode, "-1 for weights");
     }
+    if (header.version_wait_micros < 0) {
+      return Bad("version_wait_micros", kVersionWaitAt, header.version_wait_micros, "at least 0");
+    }
     return absl::OkStatus();
+  }
+  if (header.version_wait_micros != 0) {
+    return Bad("version_wait_micros", kVersionWaitAt, header.version_wait_micros, "0 for a gradient");
   }
   if (header.use < 0) return Bad("use", kUseAt, header.use, "at least 0");
   if (header.node.first < 0) return Bad("node.first", kFirstAt, header.node.first, "at least 0");
@@ -82,7 +86,7 @@ absl::Status CheckNumbers(const ChunkHeader& header) {
     return Bad("payload_bytes", kPayloadAt, header.payload_bytes,
                absl::StrCat("a multiple of ", elem_bytes, " between ", elem_bytes, " and ", kChunkElems * elem_bytes));
   }
-  return CheckNode(header);
+  return CheckOfKind(header);
 }
 
 }  // namespace
@@ -105,6 +109,7 @@ std::array<std::byte, kChunkHeaderBytes> EncodeChunkHeader(const ChunkHeader& he
   StoreLittleEndian(fields, kPayloadAt, header.payload_bytes);
   StoreLittleEndian(fields, kNonfiniteAt, header.nonfinite_vnode);
   StoreLittleEndian(fields, kContributionAt, header.contribution);
+  StoreLittleEndian(fields, kVersionWaitAt, header.version_wait_micros);
   return bytes;
 }
 
@@ -126,6 +131,7 @@ absl::StatusOr<ChunkHeader> DecodeChunkHeader(absl::Span<const std::byte> bytes)
   header.payload_bytes = LoadLittleEndian<uint32_t>(bytes, kPayloadAt);
   header.nonfinite_vnode = LoadLittleEndian<int32_t>(bytes, kNonfiniteAt);
   header.contribution = LoadLittleEndian<uint32_t>(bytes, kContributionAt);
+  header.version_wait_micros = LoadLittleEndian<int64_t>(bytes, kVersionWaitAt);
   if (absl::Status status = CheckNumbers(header); !status.ok()) return status;
   return header;
 }

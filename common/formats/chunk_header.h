@@ -30,9 +30,10 @@ namespace eps {
 //       44      4  payload_bytes, at most kChunkElems * 4
 //       48      4  nonfinite_vnode: a vnode of `node` whose gradient of this blob is not finite; -1 none
 //       52      4  contribution: the sender's number for this push, from its offer (gradient; else 0)
-//       56      8  zero
+//       56      8  version_wait_micros: how long the daemon had been asked for this version, and did not have it yet
+//                  (weights: of the first chunk of an answer, and 0 in the others; gradient: 0)
 inline constexpr int64_t kChunkHeaderBytes = 64;
-inline constexpr uint16_t kChunkFormat = 1;
+inline constexpr uint16_t kChunkFormat = 2;
 
 enum class ChunkKind : uint8_t { kWeights = 1, kGradient = 2 };
 
@@ -48,6 +49,7 @@ struct ChunkHeader {
   uint32_t payload_bytes = 0;
   int32_t nonfinite_vnode = -1;
   uint32_t contribution = 0;
+  int64_t version_wait_micros = 0;
 
   friend bool operator==(const ChunkHeader&, const ChunkHeader&) = default;
 };
@@ -55,7 +57,7 @@ struct ChunkHeader {
 std::array<std::byte, kChunkHeaderBytes> EncodeChunkHeader(const ChunkHeader& header);
 
 // Checks what the bytes alone can tell: length, magic, format, kind, dtype, non-negative numbers,
-// payload_bytes a multiple of the dtype's size and within bounds, the reserved bytes zero.
+// payload_bytes a multiple of the dtype's size and within bounds, what the kind does not use zero.
 //
 // Errors: INVALID_ARGUMENT naming the field, its offset, the value found and the value wanted
 absl::StatusOr<ChunkHeader> DecodeChunkHeader(absl::Span<const std::byte> bytes);

@@ -44,6 +44,7 @@ ChunkHeader Weights() {
   header.blob = BlobId(2);
   header.chunk = 1;
   header.payload_bytes = 64;
+  header.version_wait_micros = 0x0605040302;
   return header;
 }
 
@@ -62,7 +63,7 @@ TEST(ChunkHeaderTest, WhatIsEncodedIsDecoded) {
 }
 
 TEST(ChunkHeaderTest, BytesAreAsDocumented) {
-  const std::vector<int> want = {'E',  'P',  'S',  'C',  1,    0,    2,    2,     // magic, format, kind, dtype
+  const std::vector<int> want = {'E',  'P',  'S',  'C',  2,    0,    2,    2,     // magic, format, kind, dtype
                                  0x88, 0x77, 0x66, 0x55, 0x44, 0x33, 0x22, 0x11,  // incarnation
                                  0x05, 0x04, 0x03, 0x02, 0x01, 0,    0,    0,     // step
                                  7,    0,    0,    0,    1,    0,    0,    0,     // blob, use
@@ -97,7 +98,7 @@ TEST(ChunkHeaderTest, EachBadFieldIsNamedWithItsOffsetAndValue) {
   };
   for (const Case& c : {
            Case{0, 4, 0, "magic (offset 0): 0x00000000"},
-           Case{4, 2, 2, "format (offset 4): 2, must be 1"},
+           Case{4, 2, 1, "format (offset 4): 1, must be 2"},
            Case{6, 1, 0, "kind (offset 6): 0"},
            Case{6, 1, 3, "kind (offset 6): 3"},
            Case{7, 1, 0, "dtype (offset 7): 0"},
@@ -116,8 +117,8 @@ TEST(ChunkHeaderTest, EachBadFieldIsNamedWithItsOffsetAndValue) {
            Case{48, 4, 6, "nonfinite_vnode (offset 48): 6, must be -1 or one of {4..5}"},
            Case{48, 4, 0xFFFFFFFE, "nonfinite_vnode (offset 48): -2"},
            Case{48, 4, 0x7FFFFFFF, "nonfinite_vnode (offset 48): 2147483647"},
-           Case{56, 8, 1, "reserved (offset 56): 1"},
-           Case{63, 1, 1, "reserved (offset 56)"},
+           Case{56, 8, 1, "version_wait_micros (offset 56): 1, must be 0 for a gradient"},
+           Case{63, 1, 1, "version_wait_micros (offset 56)"},
        }) {
     EXPECT_THAT(Decode(With(Gradient(), c.offset, c.num_bytes, c.value)), StatusIs(kInvalid, c.message)) << c.message;
   }
@@ -129,6 +130,14 @@ TEST(ChunkHeaderTest, WeightsHaveNoFieldsOfGradients) {
   EXPECT_THAT(Decode(With(Weights(), 36, 4, 1)), StatusIs(kInvalid, "node.count"));
   EXPECT_THAT(Decode(With(Weights(), 48, 4, 0)), StatusIs(kInvalid, "nonfinite_vnode"));
   EXPECT_THAT(Decode(With(Weights(), 52, 4, 1)), StatusIs(kInvalid, "contribution"));
+}
+
+TEST(ChunkHeaderTest, WeightsSayHowLongTheirVersionWasWaitedForAtTheEnd) {
+  const Bytes bytes = EncodeChunkHeader(Weights());
+  const std::vector<int> want = {2, 3, 4, 5, 6, 0, 0, 0};
+  for (size_t i = 0; i < want.size(); ++i) EXPECT_EQ(std::to_integer<int>(bytes[56 + i]), want[i]) << i;
+  EXPECT_THAT(Decode(With(Weights(), 56, 8, ~uint64_t{0})),
+              StatusIs(kInvalid, "version_wait_micros (offset 56): -1, must be at least 0"));
 }
 
 TEST(ChunkHeaderTest, AWholeChunkOfTheWidestDtypeFits) {

@@ -31,7 +31,9 @@ grpc::Status ToGrpc(const absl::Status& status) {
 
 absl::Status FromGrpc(const grpc::Status& status) {
   if (status.ok()) return absl::OkStatus();
-  return absl::Status(static_cast<absl::StatusCode>(status.error_code()), status.error_message());
+  const auto code = static_cast<absl::StatusCode>(status.error_code());
+  if (status.error_message().empty()) return absl::Status(code, absl::StatusCodeToString(code));
+  return absl::Status(code, status.error_message());
 }
 
 }  // namespace eps

@@ -7,7 +7,8 @@
 namespace eps {
 
 // The one place where our errors become gRPC's and back. Codes have the same numbers in both; messages longer
-// than gRPC's metadata limit allows are cut.
+// than gRPC's metadata limit allows are cut. An error that says nothing comes back with its code's name as its message:
+// who reads it behind what others put before it sees no code.
 grpc::Status ToGrpc(const absl::Status& status);
 absl::Status FromGrpc(const grpc::Status& status);
 

@@ -15,6 +15,11 @@ TEST(GrpcStatusTest, CodeAndMessageGoThereAndBack) {
   EXPECT_TRUE(ToGrpc(absl::OkStatus()).ok());
 }
 
+TEST(GrpcStatusTest, AnErrorWithoutAMessageIsCalledByItsCode) {
+  EXPECT_EQ(FromGrpc(grpc::Status(grpc::StatusCode::UNIMPLEMENTED, "")), absl::UnimplementedError("UNIMPLEMENTED"));
+  EXPECT_EQ(FromGrpc(grpc::Status(grpc::StatusCode::OK, "")), absl::OkStatus());
+}
+
 TEST(GrpcStatusTest, AMessageIsCutToWhatTrailersHoldOnceItIsEncoded) {
   EXPECT_EQ(ToGrpc(absl::InternalError(std::string(10000, 'a'))).error_message().size(), 4096u);
   EXPECT_EQ(ToGrpc(absl::InternalError(std::string(10000, '\xFC'))).error_message().size(), 4096u / 3);

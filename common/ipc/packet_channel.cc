@@ -14,16 +14,11 @@
 #include "common/base/status_macros.h"
 
 namespace eps {
-namespace {
-
-absl::Status PeerIsGone() { return absl::UnavailableError("the peer is gone"); }
-
-}  // namespace
 
 absl::StatusOr<std::unique_ptr<PacketChannel>> PacketChannel::Create(FileDescriptor socket, Options options) {
   FileDescriptor wake(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (!wake.is_open()) return FileError(errno, "open", "an eventfd");
-  return std::unique_ptr<PacketChannel>(new PacketChannel(std::move(socket), std::move(wake), options));
+  return std::unique_ptr<PacketChannel>(new PacketChannel(std::move(socket), std::move(wake), std::move(options)));
 }
 
 PacketChannel::Sent PacketChannel::TrySend(absl::string_view packet) {
@@ -43,6 +38,10 @@ PacketChannel::Sent PacketChannel::TrySend(absl::string_view packet) {
   }
 }
 
+absl::Status PacketChannel::PeerIsGone() const {
+  return absl::UnavailableError(absl::StrCat(options_.peer, " is gone"));
+}
+
 void PacketChannel::Wake() const {
   const uint64_t one = 1;
   // Fails only when it is awake for 2^64 reasons already.
@@ -57,7 +56,8 @@ void PacketChannel::Send(std::string packet) {
     if (!queue_.empty() || TrySend(packet) == Sent::kLater) queue_.push_back(std::move(packet));
     if (queue_.size() > options_.max_queued) {
       ended_ = true;
-      reason_ = absl::ResourceExhaustedError(absl::StrCat("the peer has not taken ", options_.max_queued, " packets"));
+      reason_ =
+          absl::ResourceExhaustedError(absl::StrCat(options_.peer, " has not taken ", options_.max_queued, " packets"));
     }
     if (!ended_ && queue_.size() != 1) return;
   }

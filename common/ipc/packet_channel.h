@@ -22,6 +22,7 @@ namespace eps {
 class PacketChannel {
  public:
   struct Options {
+    std::string peer = "the peer";   // what messages call it
     size_t max_packet_bytes = 4096;  // of a packet that is received
     size_t max_queued = 4096;        // packets that the peer has not taken; one more ends the channel
   };
@@ -41,11 +42,12 @@ class PacketChannel {
 
  private:
   PacketChannel(FileDescriptor socket, FileDescriptor wake, Options options)
-      : socket_(std::move(socket)), wake_(std::move(wake)), options_(options) {}
+      : socket_(std::move(socket)), wake_(std::move(wake)), options_(std::move(options)) {}
 
   enum class Sent { kYes, kLater, kNever };
   Sent TrySend(absl::string_view packet) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Wake() const;
+  absl::Status PeerIsGone() const;
   void Flush() ABSL_LOCKS_EXCLUDED(mu_);
   // Receives what is there, a few packets at most.
   absl::Status Receive(const std::function<absl::Status(absl::string_view)>& on_packet) ABSL_LOCKS_EXCLUDED(mu_);

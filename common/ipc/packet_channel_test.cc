@@ -28,7 +28,7 @@ class PacketChannelTest : public testing::Test {
     second_ = FileDescriptor(fds[1]);
   }
   static std::unique_ptr<PacketChannel> Channel(FileDescriptor socket, PacketChannel::Options options = {}) {
-    return PacketChannel::Create(std::move(socket), options).value();
+    return PacketChannel::Create(std::move(socket), std::move(options)).value();
   }
   FileDescriptor first_, second_;
 };
@@ -55,6 +55,13 @@ TEST_F(PacketChannelTest, APeerThatTakesNothingEndsTheChannelAndBlocksNobody) {
   for (int i = 0; i < 10'000; ++i) channel->Send(std::string(64, 'x'));
   EXPECT_THAT(channel->Run([](absl::string_view) { return absl::OkStatus(); }),
               StatusIs(StatusCode::kResourceExhausted));
+}
+
+TEST_F(PacketChannelTest, APeerThatIsGoneIsCalledAsTheOwnerCallsIt) {
+  const auto channel = Channel(std::move(first_), {.peer = "the daemon"});
+  second_ = FileDescriptor();
+  EXPECT_EQ(channel->Run([](absl::string_view) { return absl::OkStatus(); }),
+            absl::UnavailableError("the daemon is gone"));
 }
 
 TEST_F(PacketChannelTest, APacketThatCannotBeSentEndsTheChannel) {

@@ -5,6 +5,7 @@
 #include <memory>
 
 #include "common/base/ids.h"
+#include "common/base/monotonic_clock.h"
 #include "common/model/model_spec.h"
 #include "eps_server/aggregation/aggregator.h"
 #include "eps_server/service/traffic.h"
@@ -17,9 +18,10 @@ struct DataServiceOptions {
   uint64_t incarnation = 0;          // of this process
   const ModelSpec* model = nullptr;  // these outlive the server that the service is registered with, and all answers
   Store* store = nullptr;
-  Aggregator* aggregator = nullptr;     // null: nothing is trained, and a push is refused
-  Version last_version;                 // of the run: no later one will ever be made
-  TransportTraffic* traffic = nullptr;  // null: not counted
+  Aggregator* aggregator = nullptr;      // null: nothing is trained, and a push is refused
+  Version last_version;                  // of the run: no later one will ever be made
+  TransportTraffic* traffic = nullptr;   // null: not counted
+  MonotonicClock clock = SteadyClock();  // how long pulls wait for their versions
 };
 
 // The data plane (proto/data_plane.proto), raw: weights go out as slices of the store's own wire buffers, gradients

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "common/base/ids.h"
 #include "common/base/mutex.h"
@@ -129,7 +130,8 @@ class DataServiceTest : public testing::Test {
                                        .model = &model_,
                                        .store = store_.get(),
                                        .aggregator = aggregator_.get(),
-                                       .last_version = Version(10)}));
+                                       .last_version = Version(10),
+                                       .clock = [this] { return absl::Microseconds(now_micros_.load()); }}));
     ASSERT_OK_AND_ASSIGN(server_, RpcServer::Start({.host = "127.0.0.1", .port = 0}, std::move(services), 0));
     grpc::ChannelArguments arguments;
     arguments.SetMaxReceiveMessageSize(-1);
@@ -226,6 +228,7 @@ class DataServiceTest : public testing::Test {
 
   RunConfig run_;
   ModelSpec model_;
+  std::atomic<int64_t> now_micros_ = 1000000;  // the service's clock; atomic, because its threads read it
   std::unique_ptr<Store> store_;
   std::unique_ptr<Aggregator> aggregator_;
   std::unique_ptr<RpcServer> server_;
@@ -258,6 +261,26 @@ TEST_F(DataServiceTest, APullWaitsForItsVersionAndGivesTheWireFormInChunks) {
   const auto wire = store_->Wire(kWte, Version(0));
   ASSERT_EQ(bytes.size(), wire.size());
   EXPECT_EQ(std::memcmp(bytes.data(), wire.data(), wire.size()), 0);
+}
+
+TEST_F(DataServiceTest, TheFirstChunkOfAPullSaysHowLongItsVersionWasNotThere) {
+  proto::PullRequest request;
+  request.set_incarnation(kDataIncarnation);
+  RawCall call(*stub_, "/eps.proto.DataPlane/Pull");
+  const auto read_wait = [&] {
+    return ReceivedMessage::Create(call.Read().value())->ParseChunk()->version_wait_micros;
+  };
+  ASSERT_TRUE(call.Write(ProtoMessage(request)));
+  while (store_->num_waits() == 0) std::this_thread::yield();
+  now_micros_ += 2500;
+  store_->Publish(kWte, Version(0));
+  EXPECT_EQ(read_wait(), 2500);
+  now_micros_ += 400;  // the link is slow
+  EXPECT_EQ(read_wait(), 0);
+  // What is there is not waited for, whatever was before.
+  ASSERT_TRUE(call.Write(ProtoMessage(request)));
+  EXPECT_EQ(read_wait(), 0);
+  EXPECT_EQ(read_wait(), 0);
 }
 
 TEST_F(DataServiceTest, AStreamServesPullAfterPullUntilOneIsRefused) {
@@ -488,6 +511,7 @@ TEST_F(DataServiceTest, AChunkThatIsNotWhatWasOfferedIsRefusedByField) {
   refused([](ChunkHeader& h) { h.chunk = 1; }, "chunk: 1");  // out of order
   refused([](ChunkHeader& h) { h.chunk = 1000000; }, "chunk");
   refused([](ChunkHeader& h) { h.payload_bytes -= 2; }, "payload_bytes");
+  refused([](ChunkHeader& h) { h.version_wait_micros = 1; }, "version_wait_micros");
   refused([](ChunkHeader& h) { h.kind = ChunkKind::kWeights; }, "");
 }
 

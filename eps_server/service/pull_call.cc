@@ -1,6 +1,8 @@
 #include "eps_server/service/pull_call.h"
 
+#include <algorithm>
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <utility>
 
@@ -8,6 +10,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "common/base/mutex.h"
 #include "common/base/status_macros.h"
@@ -38,6 +41,7 @@ class PullCall final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::By
     absl::Status status = Check(incoming_);
     incoming_.Clear();
     if (!status.ok()) return End(status);
+    asked_ = options_.clock();
     // The store may keep this for a long time: it holds the call, not the stream.
     options_.store->WhenPublished(
         BlobId(request_.blob()), Version(request_.version()),
@@ -70,6 +74,7 @@ class PullCall final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::By
 
   void OnPublished(const absl::Status& status) {
     if (!status.ok()) return End(status);
+    version_wait_micros_ = std::max<int64_t>(0, absl::ToInt64Microseconds(options_.clock() - asked_));
     wire_ = options_.store->Wire(BlobId(request_.blob()), Version(request_.version()));
     WriteNext();
   }
@@ -91,7 +96,8 @@ class PullCall final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::By
                                 .step = request_.version(),
                                 .blob = blob,
                                 .chunk = static_cast<int32_t>(chunk_),
-                                .payload_bytes = static_cast<uint32_t>(payload.size())};
+                                .payload_bytes = static_cast<uint32_t>(payload.size()),
+                                .version_wait_micros = std::exchange(version_wait_micros_, 0)};
     ++chunk_;
     if (options_.traffic != nullptr) options_.traffic->pulled_bytes += static_cast<int64_t>(payload.size());
     message_ = ChunkMessage(header, payload);
@@ -155,6 +161,8 @@ class PullCall final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::By
   grpc::ByteBuffer message_;
   // The pull that is served. Of one thread at a time: who has read, who publishes, then who has written.
   proto::PullRequest request_;
+  absl::Duration asked_;             // on options_.clock
+  int64_t version_wait_micros_ = 0;  // until the first chunk has said it
   absl::Span<const std::byte> wire_;
   int64_t chunk_ = 0;      // the next one
   int64_t end_chunk_ = 0;  // one after the last

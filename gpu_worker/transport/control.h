@@ -67,6 +67,7 @@ struct PassReport {
   double seconds = 0;
   std::map<std::string, double> wait_seconds;  // compute's, by cause
   int64_t device_peak_bytes = 0;
+  int64_t device_outside_bytes = 0;  // as MemoryReport's, of which libraries take some when they are first used
 };
 
 // What the daemon may ask for.
@@ -96,7 +97,10 @@ using Order = std::variant<Assignment, InferOrder, FinishOrder, ChoicesOrder, Fo
 
 // The control plane as an attached worker sees it: orders in, reports out. Heartbeats go out by themselves.
 //
-// Threads: Next from one; the rest from any, and never blocking
+// Threads: Next from one; the rest from any, and never blocking but for SendFailed and the destructor, which comes last.
+//          The destructor sends what was reported and not sent yet, and waits for that as long as the daemon does not read
+//          it and the stream holds, then up to a second for the daemon's own end of the stream. After Cancel, or on a stream
+//          that has failed, there is nothing to wait for
 // Errors:  once the stream has failed every Next gives its first error: UNAVAILABLE the daemon is gone · NOT_FOUND the
 //          lease ran out · INVALID_ARGUMENT an order that makes no sense, naming the field · Cancel's reason
 class Control {
@@ -125,6 +129,9 @@ class Control {
 
   // Ends the stream from this side. Does not block, and calls nobody back.
   virtual void Cancel(absl::Status reason) = 0;
+  // As Cancel, but what was reported still goes out, and behind it that this worker ends because of `why`: what the daemon
+  // cannot know by itself. The destructor waits for that.
+  virtual void CancelAndSay(absl::Status why) = 0;
 };
 
 }  // namespace eps::worker

@@ -235,6 +235,7 @@ proto::PassDone ToProto(const PassReport& report) {
   done.set_seconds(report.seconds);
   for (const auto& [cause, seconds] : report.wait_seconds) (*done.mutable_wait_seconds())[cause] = seconds;
   done.set_device_peak_bytes(report.device_peak_bytes);
+  done.set_device_outside_bytes(report.device_outside_bytes);
   return done;
 }
 

@@ -234,7 +234,8 @@ TEST_F(ControlMessagesTest, APassReportComesThroughWhole) {
       .records = {{.vnode = 1, .loss_sum = 2.5, .counted_tokens = 3, .finite = false, .correct = 2}},
       .seconds = 0.5,
       .wait_seconds = {{"pull", 0.25}},
-      .device_peak_bytes = 77};
+      .device_peak_bytes = 77,
+      .device_outside_bytes = 33};
   const proto::PassDone done = ToProto(report);
   EXPECT_EQ(done.step(), 2);
   ASSERT_EQ(done.records_size(), 1);
@@ -247,6 +248,7 @@ TEST_F(ControlMessagesTest, APassReportComesThroughWhole) {
   EXPECT_FALSE(ToProto({.step = StepId(2)}).has_evaluation_round());
   EXPECT_EQ(done.wait_seconds().at("pull"), 0.25);
   EXPECT_EQ(done.device_peak_bytes(), 77);
+  EXPECT_EQ(done.device_outside_bytes(), 33);
 }
 
 TEST_F(ControlMessagesTest, ChoicesComeThroughWholeOrAreRefusedByField) {

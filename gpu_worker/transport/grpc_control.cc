@@ -131,9 +131,7 @@ class GrpcControl final : public Control {
   }
 
   void SendFailed(absl::Status why) override {
-    proto::WorkerEvent event;
-    event.mutable_failed()->set_message(ProtoText(why.ToString(), kMaxFailureBytes));
-    Enqueue(std::move(event));
+    Enqueue(FailedEvent(why));
     const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(1);
     MutexLock lock(mu_);
     while ((!to_send_.empty() || sending_) && failure_.ok() && std::chrono::steady_clock::now() < deadline) {
@@ -152,7 +150,24 @@ class GrpcControl final : public Control {
     context_.TryCancel();
   }
 
+  void CancelAndSay(absl::Status why) override {
+    MutexLock lock(mu_);
+    if (!failure_.ok()) return;  // nobody is there to hear it
+    lost_ = true;
+    says_last_word_ = true;
+    to_send_.push_back(FailedEvent(why));
+    failure_ = std::move(why);
+    orders_changed_.NotifyAll();
+    to_send_changed_.NotifyAll();
+  }
+
  private:
+  static proto::WorkerEvent FailedEvent(const absl::Status& why) {
+    proto::WorkerEvent event;
+    event.mutable_failed()->set_message(ProtoText(why.ToString(), kMaxFailureBytes));
+    return event;
+  }
+
   void Enqueue(proto::WorkerEvent event) {
     MutexLock lock(mu_);
     to_send_.push_back(std::move(event));
@@ -174,7 +189,8 @@ class GrpcControl final : public Control {
         while (!first && to_send_.empty() && !closing_ && failure_.ok() && std::chrono::steady_clock::now() < due) {
           to_send_changed_.WaitFor(mu_, due - std::chrono::steady_clock::now());
         }
-        if (!failure_.ok() || (to_send_.empty() && closing_ && !first)) break;
+        const bool is_cut = !failure_.ok() && !says_last_word_;
+        if (is_cut || (to_send_.empty() && (closing_ || says_last_word_) && !first)) break;
         if (!first && !to_send_.empty()) {
           event = std::move(to_send_.front());
           to_send_.pop_front();
@@ -243,6 +259,7 @@ class GrpcControl final : public Control {
   bool closing_ ABSL_GUARDED_BY(mu_) = false;
   bool received_all_ ABSL_GUARDED_BY(mu_) = false;
   bool lost_ ABSL_GUARDED_BY(mu_) = false;
+  bool says_last_word_ ABSL_GUARDED_BY(mu_) = false;  // after failure_, what is to be sent goes out all the same
   absl::Status failure_ ABSL_GUARDED_BY(mu_);
 
   // Last: they use all of the above.
@@ -269,8 +286,10 @@ absl::StatusOr<AttachAnswer> GrpcAttach(const std::string& address, const Introd
   context.set_deadline(absl::ToChronoTime(absl::Now() + timeout));
   proto::AttachReply reply;
   const auto begin = std::chrono::steady_clock::now();
-  EPS_RETURN_IF_ERROR_WITH(FromGrpc(stub->Attach(&context, request, &reply)), absl::StrCat("attach to ", address));
+  absl::Status attached = FromGrpc(stub->Attach(&context, request, &reply));
   const auto end = std::chrono::steady_clock::now();
+  if (absl::IsUnimplemented(attached)) attached = Annotate(attached, "a gRPC server is there, but no eps_server");
+  EPS_RETURN_IF_ERROR_WITH(attached, absl::StrCat("attach to ", address));
   if (!reply.starting().empty()) return StartingDaemon{reply.starting()};
   auto attachment = ToAttachment(reply);
   EPS_RETURN_IF_ERROR_WITH(attachment.status(), absl::StrCat("attach to ", address, ": its answer"));

@@ -1,5 +1,6 @@
 #include "gpu_worker/transport/grpc_pull.h"
 
+#include <algorithm>
 #include <string>
 #include <utility>
 
@@ -67,7 +68,7 @@ absl::StatusOr<PullTiming> GrpcPull::Wait() {
     EPS_RETURN_IF_ERROR(first_error_);
     return Wrong("chunks", absl::StrCat(next_chunk_ - request_.chunks.first), absl::StrCat(request_.chunks.count));
   }
-  return PullTiming{.version_wait_seconds = std::chrono::duration<double>(answered_ - begin_).count()};
+  return PullTiming{.version_wait_seconds = version_wait_seconds_};
 }
 
 void GrpcPull::Cancel() {
@@ -114,14 +115,14 @@ void GrpcPull::OnReadDone(bool ok) {
   if (!ok) return EndReading(absl::OkStatus());  // the end of the stream, or an error: OnDone says which
   auto message = ReceivedMessage::Create(incoming_);
   incoming_.Clear();
-  if (!message.ok()) return EndReading(Annotate(message.status(), "pull"));
+  if (!message.ok()) return EndReading(message.status());
   auto header = message->ParseChunk();
-  if (!header.ok()) return EndReading(Annotate(absl::DataLossError(header.status().message()), "pull"));
+  if (!header.ok()) return EndReading(absl::DataLossError(header.status().message()));
   int64_t chunk;
   {
     MutexLock lock(mu_);
     chunk = next_chunk_++;
-    if (chunk == request_.chunks.first) answered_ = Clock::now();
+    if (chunk == request_.chunks.first) version_wait_seconds_ = VersionWaitSeconds(*header);
   }
   if (absl::Status status = Check(*header, chunk); !status.ok()) return EndReading(std::move(status));
   const bool last = chunk + 1 == request_.chunks.end();
@@ -141,15 +142,24 @@ void GrpcPull::OnReadDone(bool ok) {
   if (drop_hold) RemoveHold();
 }
 
+double GrpcPull::VersionWaitSeconds(const ChunkHeader& first) const {
+  // Only the daemon knows what part of the time until the first chunk was not the link's. It cannot have been more.
+  const std::chrono::duration<double> until_now = Clock::now() - begin_;
+  return std::min(static_cast<double>(first.version_wait_micros) * 1e-6, until_now.count());
+}
+
 absl::Status GrpcPull::Check(const ChunkHeader& header, int64_t chunk) const {
   if (header.kind != ChunkKind::kWeights) return Wrong("kind", "gradient", "weights");
   if (header.dtype != dtype_) {
     return Wrong("dtype", DtypeName(header.dtype), DtypeName(dtype_));
   }
-  if (header.incarnation != incarnation_) return absl::AbortedError("pull: the daemon was restarted");
+  if (header.incarnation != incarnation_) return absl::AbortedError("the daemon was restarted");
   EPS_RETURN_IF_ERROR(Expect("blob", header.blob.value(), request_.blob->id.value()));
   EPS_RETURN_IF_ERROR(Expect("version", header.step, request_.version.value()));
   EPS_RETURN_IF_ERROR(Expect("chunk", int64_t{header.chunk}, chunk));
+  if (chunk != request_.chunks.first) {
+    EPS_RETURN_IF_ERROR(Expect("version_wait_micros", header.version_wait_micros, int64_t{0}));
+  }
   return Expect("payload_bytes", int64_t{header.payload_bytes}, request_.blob->chunk_elems(chunk) * SizeOf(dtype_));
 }
 

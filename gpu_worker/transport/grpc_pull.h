@@ -51,6 +51,8 @@ class GrpcPull final : private grpc::ClientBidiReactor<grpc::ByteBuffer, grpc::B
   void OnReadDone(bool ok) override;
   void OnDone(const grpc::Status& status) override;
 
+  // How much of the time until the first chunk was there it waited for its version.
+  double VersionWaitSeconds(const ChunkHeader& first) const;
   // Checks the header of chunk `chunk` of the blob.
   absl::Status Check(const ChunkHeader& header, int64_t chunk) const;
   // Of a reaction after which nothing is read any more. OK: the daemon has ended the stream; OnDone will say why.
@@ -73,8 +75,8 @@ class GrpcPull final : private grpc::ClientBidiReactor<grpc::ByteBuffer, grpc::B
   Mutex mu_;
   CondVar changed_;
   int64_t next_chunk_ ABSL_GUARDED_BY(mu_) = 0;
-  int64_t uncopied_chunks_ ABSL_GUARDED_BY(mu_) = 0;  // of this pull, not yet in their places
-  Clock::time_point answered_ ABSL_GUARDED_BY(mu_);   // the first chunk came
+  int64_t uncopied_chunks_ ABSL_GUARDED_BY(mu_) = 0;      // of this pull, not yet in their places
+  double version_wait_seconds_ ABSL_GUARDED_BY(mu_) = 0;  // of this pull, once the first chunk is there
   bool writing_ ABSL_GUARDED_BY(mu_) = false;
   bool reading_ ABSL_GUARDED_BY(mu_) = false;
   bool held_ ABSL_GUARDED_BY(mu_) = true;    // gRPC's hold: operations are started from outside of reactions

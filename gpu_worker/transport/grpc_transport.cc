@@ -75,7 +75,7 @@ class GrpcTransport final : public Transport {
         Annotate(timing.status(), absl::StrCat("pull of blob ", spec.name, ", version ", version.value()));
     Fail(failure);
     MutexLock lock(mu_);
-    return first_error_;
+    return first_error_ == failure ? timing.status() : first_error_;  // who pulls says itself of what
   }
 
   void Push(Contribution contribution) override {

@@ -1,9 +1,13 @@
 #include "gpu_worker/transport/grpc_transport.h"
 
+#include <chrono>
+#include <cstdint>
 #include <functional>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -37,7 +41,8 @@ constexpr BlobId kWte(0);  // two chunks
 class ScriptedDaemon final : public proto::DataPlane::WithRawCallbackMethod_Pull<
                                  proto::DataPlane::WithRawCallbackMethod_Push<proto::DataPlane::Service>> {
  public:
-  // What is sent after the first request of a stream of pulls, which then ends with pull_end.
+  // What is sent `pull_after` the first request of a stream of pulls, which then ends with pull_end.
+  std::chrono::milliseconds pull_after = std::chrono::milliseconds(0);
   std::vector<grpc::ByteBuffer> pull_messages;
   grpc::Status pull_end;
   // What is answered to each message of a push; nothing: the stream ends with push_end.
@@ -54,7 +59,10 @@ class ScriptedDaemon final : public proto::DataPlane::WithRawCallbackMethod_Pull
         if (!ok || next_ == daemon_.pull_messages.size()) return Finish(daemon_.pull_end);
         StartWrite(&daemon_.pull_messages[next_++]);
       }
-      void OnReadDone(bool ok) override { Next(ok); }
+      void OnReadDone(bool ok) override {
+        std::this_thread::sleep_for(daemon_.pull_after);
+        Next(ok);
+      }
       void OnWriteDone(bool ok) override { Next(ok); }
       void OnDone() override { delete this; }
       ScriptedDaemon& daemon_;
@@ -128,9 +136,22 @@ class GrpcTransportTest : public testing::Test {
     daemon_.pull_messages.push_back(ChunkMessage(header, absl::MakeSpan(weights_).subspan(0, header.payload_bytes)));
   }
   absl::Status Pull() { return PullPart(model_.blob(kWte).all_chunks()); }
-  absl::Status PullPart(ChunkRange chunks) {
+  absl::Status PullPart(ChunkRange chunks) { return TimedPull(chunks).status(); }
+  absl::StatusOr<PullTiming> TimedPull(ChunkRange chunks) {
     std::vector<std::byte> bytes(model_.blob(kWte).part_elems(chunks) * 2);
-    return transport_->Pull(kWte, Version(4), chunks, absl::MakeSpan(bytes)).status();
+    return transport_->Pull(kWte, Version(4), chunks, absl::MakeSpan(bytes));
+  }
+  // How long a pull waited for its version, of which the daemon says so much, `after` it was asked.
+  double VersionWait(std::chrono::milliseconds after, int64_t version_wait_micros) {
+    daemon_.pull_after = after;
+    for (const int chunk : {0, 1}) {
+      ChunkHeader header = HeaderOf(chunk);
+      if (chunk == 0) header.version_wait_micros = version_wait_micros;
+      Send(header);
+    }
+    const absl::StatusOr<PullTiming> timing = TimedPull(model_.blob(kWte).all_chunks());
+    EXPECT_OK(timing);
+    return timing.ok() ? timing->version_wait_seconds : -1;
   }
   // A pull whose second header is changed.
   absl::Status PullWith(const std::function<void(ChunkHeader&)>& change) {
@@ -176,6 +197,23 @@ TEST_F(GrpcTransportTest, ChunksInOrderAreAPull) {
   EXPECT_OK(Pull());
 }
 
+TEST_F(GrpcTransportTest, AVersionThatWasThereWasNotWaitedForHoweverSlowTheLinkIs) {
+  EXPECT_EQ(VersionWait(std::chrono::milliseconds(50), 0), 0);
+}
+TEST_F(GrpcTransportTest, AWaitForAVersionIsWhatTheDaemonSaysOfIt) {
+  EXPECT_DOUBLE_EQ(VersionWait(std::chrono::milliseconds(50), 20'000), 0.02);
+}
+TEST_F(GrpcTransportTest, AWaitForAVersionThatIsLongerThanThePullIsNotBelieved) {
+  const auto begin = std::chrono::steady_clock::now();
+  const double wait = VersionWait(std::chrono::milliseconds(50), std::numeric_limits<int64_t>::max());
+  EXPECT_GE(wait, 0.05);
+  EXPECT_LE(wait, std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count());
+}
+TEST_F(GrpcTransportTest, AWaitForAVersionInALaterChunkIsDataLoss) {
+  EXPECT_THAT(PullWith([](ChunkHeader& h) { h.version_wait_micros = 7; }),
+              StatusIs(StatusCode::kDataLoss, "version_wait_micros: the daemon sent 7, want 0"));
+}
+
 TEST_F(GrpcTransportTest, APartIsPulledByTheIndicesOfTheBlob) {
   Send(HeaderOf(1));
   EXPECT_OK(PullPart({1, 1}));
@@ -212,6 +250,14 @@ TEST_F(GrpcTransportTest, AChunkOfAnotherOrderIsDataLoss) {
   transport_.reset();
   MutexLock lock(mu_);
   EXPECT_EQ(failures_.size(), 1u);
+}
+TEST_F(GrpcTransportTest, APullIsNamedWhereItsFailureIsReportedAndNotToWhoPulls) {
+  EXPECT_EQ(PullWith([](ChunkHeader& h) { h.blob = BlobId(1); }),
+            absl::DataLossError("blob: the daemon sent 1, want 0"));
+  transport_.reset();
+  MutexLock lock(mu_);
+  ASSERT_EQ(failures_.size(), 1u);
+  EXPECT_EQ(failures_[0], absl::DataLossError("pull of blob wte, version 4: blob: the daemon sent 1, want 0"));
 }
 TEST_F(GrpcTransportTest, AChunkOfAnotherBlobIsDataLoss) {
   EXPECT_THAT(PullWith([](ChunkHeader& h) { h.blob = BlobId(1); }), StatusIs(StatusCode::kDataLoss, "blob"));

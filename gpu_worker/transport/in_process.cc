@@ -8,6 +8,7 @@
 #include "common/base/status_macros.h"
 #include "common/numeric/bf16.h"
 #include "common/numeric/fp16.h"
+#include "common/tensor/to_floats.h"
 
 namespace eps::worker {
 namespace {
@@ -23,20 +24,6 @@ std::vector<std::byte> ToWire(absl::Span<const float> values, Dtype wire) {
     std::memcpy(bytes.data() + i * sizeof(bits), &bits, sizeof(bits));
   }
   return bytes;
-}
-
-std::vector<float> ToFloats(absl::Span<const std::byte> bytes, Dtype dtype) {
-  std::vector<float> values(bytes.size() / static_cast<size_t>(SizeOf(dtype)));
-  if (dtype == Dtype::kF32) {
-    std::memcpy(values.data(), bytes.data(), bytes.size());
-    return values;
-  }
-  for (size_t i = 0; i < values.size(); ++i) {
-    uint16_t bits = 0;
-    std::memcpy(&bits, bytes.data() + i * sizeof(bits), sizeof(bits));
-    values[i] = dtype == Dtype::kBf16 ? ToFloat(Bf16{bits}) : ToFloat(Fp16{bits});
-  }
-  return values;
 }
 
 double SecondsSince(std::chrono::steady_clock::time_point start) {
@@ -211,7 +198,7 @@ int64_t InProcessStore::num_pushes() const {
 absl::StatusOr<PullTiming> InProcessTransport::Pull(BlobId blob, Version version, ChunkRange chunks,
                                                     absl::Span<std::byte> destination) {
   const BlobSpec& spec = store_.model_.blob(blob);
-  EPS_RETURN_IF_ERROR_WITH(CheckChunks(spec, chunks), absl::StrCat("pull of blob ", spec.name));
+  EPS_RETURN_IF_ERROR(CheckChunks(spec, chunks));
   const auto asked = std::chrono::steady_clock::now();
   PullTiming timing;
   std::vector<std::byte> wire;
@@ -225,7 +212,7 @@ absl::StatusOr<PullTiming> InProcessTransport::Pull(BlobId blob, Version version
   const size_t want_bytes = static_cast<size_t>(spec.part_elems(chunks) * elem_bytes);
   if (destination.size() != want_bytes) {
     return absl::InvalidArgumentError(
-        absl::StrCat("pull of blob ", spec.name, ": room for ", destination.size(), " bytes, want ", want_bytes));
+        absl::StrCat("destination: room for ", destination.size(), " bytes, want ", want_bytes));
   }
   std::memcpy(destination.data(), wire.data() + spec.part_first_elem(chunks) * elem_bytes, destination.size());
   return timing;

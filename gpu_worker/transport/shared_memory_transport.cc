@@ -88,8 +88,7 @@ class SharedMemoryTransport final : public Transport {
     MutexLock lock(mu_);
     while (!pull_.done && first_error_.ok()) changed_.Wait(mu_);
     if (pull_.done) return PullTiming{.version_wait_seconds = SecondsSince(begin)};
-    return Annotate(first_error_,
-                    absl::StrCat("pull of blob ", options_.model->blob(blob).name, ", version ", version.value()));
+    return first_error_;
   }
 
   absl::StatusOr<PullTiming> Pull(BlobId blob, Version version, ChunkRange chunks,
@@ -173,8 +172,8 @@ class SharedMemoryTransport final : public Transport {
   }
 
   void ReadUntilEnd() {
-    absl::Status status = channel_->Run([this](absl::string_view packet) { return Handle(packet); });
-    if (absl::IsUnavailable(status)) status = absl::UnavailableError("shared memory: the daemon is gone");
+    absl::Status status =
+        Annotate(channel_->Run([this](absl::string_view packet) { return Handle(packet); }), "shared memory");
     // Before anybody who waits wakes up: whoever finds a pull failed is to find the reason told.
     if (first_error().ok() && options_.on_failure) options_.on_failure(status);
     End(std::move(status));
@@ -380,7 +379,8 @@ absl::StatusOr<std::unique_ptr<Transport>> ConnectSharedMemory(SharedMemoryTrans
                                           options.pins_weights ? SegmentWriter::kBoth : SegmentWriter::kCreator));
   EPS_ASSIGN_OR_RETURN(SharedSegment inbox,
                        SharedSegment::Map(std::move(packet.files[1]), inbox_bytes, SegmentWriter::kReceiver));
-  EPS_ASSIGN_OR_RETURN(auto channel, PacketChannel::Create(std::move(socket), {.max_packet_bytes = kMaxReplyBytes,
+  EPS_ASSIGN_OR_RETURN(auto channel, PacketChannel::Create(std::move(socket), {.peer = "the daemon",
+                                                                               .max_packet_bytes = kMaxReplyBytes,
                                                                                .max_queued = kMaxQueued}));
   return std::make_unique<SharedMemoryTransport>(std::move(options), std::move(weights), std::move(inbox),
                                                  std::move(channel));

@@ -17,7 +17,10 @@
 namespace eps::worker {
 
 struct PullTiming {
-  double version_wait_seconds = 0;  // until the daemon had the version; the rest of a pull is its transfer
+  // How long the daemon had been asked for the version, and did not have it yet: at least 0, and no more than the pull
+  // took. The rest of it is the transfer, the way of the request included. Where the answer carries the weights the
+  // daemon says it; where it does not, in shared memory, there is nothing else to wait for.
+  double version_wait_seconds = 0;
 };
 
 // One node of the reduction tree of one (step, blob, use), or a part of it, on the host, on its way to the daemon.

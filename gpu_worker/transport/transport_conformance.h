@@ -66,8 +66,8 @@ class TransportConformanceTest : public testing::TestWithParam<TransportCase> {
   Contribution MakePart(StepId step, BlobId blob, int use, TreeNode node, Dtype dtype, ChunkRange chunks,
                         std::atomic<bool>* released = nullptr) const;
   absl::StatusOr<std::vector<std::byte>> PullBytes(Transport& transport, BlobId blob, Version version) const;
-  absl::StatusOr<std::vector<std::byte>> PullPart(Transport& transport, BlobId blob, Version version,
-                                                  ChunkRange chunks) const;
+  absl::StatusOr<std::vector<std::byte>> PullPart(Transport& transport, BlobId blob, Version version, ChunkRange chunks,
+                                                  PullTiming* timing = nullptr) const;
   // What the sum must be.
   std::vector<float> ExpectedGradient(BlobId blob) const;
 
