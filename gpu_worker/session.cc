@@ -1,59 +1,46 @@
 #include "gpu_worker/session.h"
 
 #include <algorithm>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
 #include <utility>
 #include <variant>
+#include <vector>
 
+#include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "common/base/exit_code.h"
 #include "common/base/host.h"
 #include "common/base/log.h"
 #include "common/base/status_macros.h"
+#include "common/choices/choices.h"
 #include "common/model/layer_drop.h"
+#include "common/model/model_spec.h"
+#include "gpu_worker/device/device.h"
+#include "gpu_worker/device/kernels.h"
 #include "gpu_worker/device_sizes.h"
+#include "gpu_worker/group/group.h"
+#include "gpu_worker/group/group_seat.h"
+#include "gpu_worker/link.h"
 #include "gpu_worker/plan/planner.h"
 #include "gpu_worker/plan/predict_step.h"
 #include "gpu_worker/plan/profile.h"
+#include "gpu_worker/plan/relay_plan.h"
 #include "gpu_worker/plan/step_costs.h"
+#include "gpu_worker/profile/kept_profile.h"
+#include "gpu_worker/relay/relay_executor.h"
 #include "gpu_worker/telemetry/worker_metrics.h"
-#include "gpu_worker/transport/grpc_channel.h"
-#include "gpu_worker/transport/grpc_control.h"
-#include "gpu_worker/transport/grpc_transport.h"
-#include "gpu_worker/transport/shared_memory_transport.h"
+#include "gpu_worker/transport/transport.h"
 
 namespace eps::worker {
-
-void Link::Watch(Transport* transport, Control* control) {
-  MutexLock lock(mu_);
-  transport_ = transport;
-  control_ = control;
-  if (!failure_.ok()) CancelBoth();
-}
-
-// Under the lock: neither Cancel blocks, or calls back.
-void Link::CancelBoth() {
-  if (transport_ != nullptr) transport_->Cancel(failure_);
-  if (control_ != nullptr) control_->Cancel(failure_);
-}
-
-void Link::Fail(absl::Status why) {
-  MutexLock lock(mu_);  // held to the end, so that Unwatch waits
-  if (!failure_.ok()) return;
-  failure_ = std::move(why);
-  CancelBoth();
-}
-
-absl::Status Link::failure() const {
-  MutexLock lock(mu_);
-  return failure_;
-}
-
-absl::Status NotOfTheDevice(absl::Status status) {
-  return absl::IsResourceExhausted(status) ? absl::InternalError(status.message()) : status;
-}
-
 namespace {
+
+// How much later the control stream may say that the daemon has gone than what else there is of it.
+constexpr absl::Duration kLinkPatience = absl::Seconds(1);
 
 // Workers that may form a group: on one host, by the same means, with plans that divide a layer alike, and with the
 // same transport: weights that are read in place are not exchanged.
@@ -63,22 +50,87 @@ std::string GroupKind(const std::string& means, const std::string& transport, co
                       " leaves ", plan.max_subtree_leaves(), " pass ", plan.max_pass_vnodes);
 }
 
-}  // namespace
-
-absl::StatusOr<std::unique_ptr<Session>> Session::Open(const WorkerOptions& options, const DeviceBackend& backend,
-                                                       Attachment attachment, WorkerPage& page) {
-  std::unique_ptr<Session> session(new Session(options, std::move(attachment), page));
-  page.Update([](WorkerView& view) {
-    view.phase = WorkerPhase::kPreparing;
-    ++view.attachments;
-  });
-  EPS_RETURN_IF_ERROR(NotOfTheDevice(session->Connect(backend)));
-  if (absl::Status status = session->Prepare(backend); !status.ok()) {
-    session->control_->SendFailed(status);
-    return status;
+// What compute waited for, by kWaitCauses.
+std::map<std::string, double> WaitSeconds(const PassResult& result) {
+  std::map<std::string, double> wait_seconds;
+  for (int cause = 0; cause < kNumWaitCauses; ++cause) {
+    if (static_cast<WaitCause>(cause) == WaitCause::kNone) continue;
+    wait_seconds[std::string(WaitCauseName(static_cast<WaitCause>(cause)))] = result.compute_wait_seconds[cause];
   }
-  return session;
+  return wait_seconds;
 }
+
+// What is in flight between RunSession's begin and end.
+//
+// Threads: one, but for LoseGroup
+class Session {
+ public:
+  Session(const WorkerOptions& options, const DeviceBackend& backend, const DaemonConnections& connections,
+          Attachment attachment, WorkerPage& page)
+      : options_(options),
+        backend_(backend),
+        connections_(connections),
+        attachment_(std::move(attachment)),
+        page_(page) {}
+  ~Session();
+  Session(const Session&) = delete;
+  Session& operator=(const Session&) = delete;
+
+  // Everything before the first order. Errors: not said to the daemon yet
+  absl::Status Open();
+  // Carries orders out until there are no more.
+  SessionEnd Run();
+  // After an error: what it was in truth, and the daemon knows of it.
+  SessionEnd EndOf(absl::Status status);
+
+ private:
+  absl::Status Connect();
+  // With the link, which it cannot do without. Any thread.
+  void LoseGroup(absl::Status why) { seat_->EndAny(std::move(why)); }
+  // Whether the link has failed, of which `status` may be a consequence.
+  bool HasLostLink(const absl::Status& status) const;
+
+  absl::Status Prepare();
+  int64_t ArenaCap(const KernelSizes& kernels) const;
+  PlanRequest RequestOf(const Profile& profile) const;
+  absl::StatusOr<RelayPlan> MakePlan(const PlanRequest& request);
+  absl::Status OpenTransport(const RelayPlan& plan);
+  absl::Status MakeDevice(const PlanRequest& request, const RelayPlan& plan);
+  absl::Status MakeExecutor(RelayPlan plan);
+  // Follows what holds for this device model and says Ready, or says what this device would choose.
+  absl::Status Choose();
+  absl::Status Follow(const Choices& choices);
+  void SayOutsideMemory();
+  void SayReady();
+  // A pass is over: the page has it, and that the worker waits again.
+  void ShowPass(double seconds, const std::map<std::string, double>& wait_seconds);
+
+  absl::Status Carry(const Order& order);  // no FinishOrder
+  absl::Status Carry(const Assignment& assignment);
+  // In a group that has ended: the daemon is told, and gives the step's vnodes out anew.
+  absl::Status GiveUp(uint64_t group, const absl::Status& why);
+  absl::Status Carry(const InferOrder& order);
+  absl::Status Carry(const FormGroupOrder& order);
+  absl::Status Carry(const EndGroupOrder& order);
+  absl::Status Carry(const ChoicesOrder& order);
+
+  // Fixed after Open. Rising order of use: the later ones point to the earlier ones.
+  const WorkerOptions& options_;
+  const DeviceBackend& backend_;
+  const DaemonConnections& connections_;
+  const Attachment attachment_;
+  WorkerPage& page_;
+  ModelSpec model_;
+  Link link_;
+  std::unique_ptr<GroupSeat> seat_;  // whose group the connections end with themselves
+  NamedTransport transport_;
+  std::unique_ptr<Control> control_;
+  std::unique_ptr<Device> device_;  // may have pinned the transport's memory
+  std::unique_ptr<RelayExecutor> executor_;
+  MemoryReport memory_;  // device_outside_bytes: of the newest pass
+  // Choices were offered, and those that hold have not come.
+  bool awaits_choices_ = false;
+};
 
 Session::~Session() {
   if (options_.leave != nullptr) options_.leave->Unattend();
@@ -87,61 +139,44 @@ Session::~Session() {
   link_.Unwatch();
 }
 
-void Session::LoseLink(absl::Status why) {
-  link_.Fail(why);
-  seat_->EndAny(std::move(why));
+absl::Status Session::Open() {
+  page_.Update([](WorkerView& view) {
+    view.phase = WorkerPhase::kPreparing;
+    ++view.attachments;
+  });
+  EPS_RETURN_IF_ERROR(NotOfTheDevice(Connect()));
+  return Prepare();
 }
 
-absl::Status Session::Connect(const DeviceBackend& backend) {
+absl::Status Session::Connect() {
   EPS_ASSIGN_OR_RETURN(model_, BuildModel(attachment_.run.model));
   seat_ = std::make_unique<GroupSeat>(
-      attachment_.run.relay.group_members > 1 ? backend.group_maker() : nullptr,
+      attachment_.run.relay.group_members > 1 ? backend_.group_maker() : nullptr,
       GroupSeat::Reports{
           .founded = [this](uint64_t group, const std::string& token) { control_->SendGroupFounded(group, token); },
           .joined = [this](uint64_t group) { control_->SendGroupJoined(group); },
           .failed = [this](uint64_t group, const absl::Status& why) { control_->SendGroupFailed(group, why); }});
   EPS_ASSIGN_OR_RETURN(
-      control_,
-      OpenGrpcControl(options_.address, attachment_,
-                      {.on_lost = [this](absl::Status why) { LoseLink(std::move(why)); },
-                       .on_group_end = [this](uint64_t group, absl::Status why) { seat_->End(group, std::move(why)); }},
-                      options_.credentials));
+      control_, connections_.open_control(
+                    attachment_,
+                    {.on_lost =
+                         [this](absl::Status why) {
+                           link_.ControlFailed(why);
+                           LoseGroup(std::move(why));
+                         },
+                     .on_group_end = [this](uint64_t group, absl::Status why) { seat_->End(group, std::move(why)); }}));
   link_.Watch(nullptr, control_.get());
   return absl::OkStatus();
 }
 
-absl::Status Session::OpenTransport(const RelayPlan& plan, bool pins_weights) {
-  const auto on_failure = [this](absl::Status why) { LoseLink(std::move(why)); };
-  const TransportChoice choice = options_.transport.value_or(attachment_.run.transport);
-  if (choice != TransportChoice::kGrpc) {
-    auto shared = attachment_.shared_memory_socket.empty()
-                      ? absl::FailedPreconditionError("the daemon does not offer it")
-                      : ConnectSharedMemory({.socket_path = attachment_.shared_memory_socket,
-                                             .incarnation = attachment_.incarnation,
-                                             .worker_id = attachment_.worker_id,
-                                             .model = &model_,
-                                             .wire_dtype = attachment_.run.precision.wire,
-                                             .wire_versions = attachment_.run.precision.wire_versions,
-                                             .pins_weights = pins_weights,
-                                             .push_bytes = attachment_.serving ? 0 : plan.host_push_bytes,
-                                             .on_failure = on_failure});
-    if (shared.ok()) {
-      transport_ = *std::move(shared);
-      transport_name_ = "shared_memory";
-      return absl::OkStatus();
-    }
-    if (choice == TransportChoice::kSharedMemory) return Annotate(shared.status(), "transport: SHARED_MEMORY");
-    LogInfo("shared_memory_not_used", {{"reason", shared.status().ToString()}});
-  }
-  transport_ = NewGrpcTransport({.channels = {NewDataChannel(options_.address, options_.credentials),
-                                              NewDataChannel(options_.address, options_.credentials)},
-                                 .incarnation = attachment_.incarnation,
-                                 .worker_id = attachment_.worker_id,
-                                 .model = &model_,
-                                 .wire_dtype = attachment_.run.precision.wire,
-                                 .on_failure = on_failure});
-  transport_name_ = "grpc";
-  return absl::OkStatus();
+absl::Status Session::Prepare() {
+  const Profile profile = options_.profile != nullptr ? *options_.profile : NominalProfile(options_.device);
+  const PlanRequest request = RequestOf(profile);
+  EPS_ASSIGN_OR_RETURN(RelayPlan plan, MakePlan(request));
+  EPS_RETURN_IF_ERROR(NotOfTheDevice(OpenTransport(plan)));
+  EPS_RETURN_IF_ERROR(MakeDevice(request, plan));
+  EPS_RETURN_IF_ERROR(NotOfTheDevice(MakeExecutor(std::move(plan))));
+  return NotOfTheDevice(Choose());
 }
 
 int64_t Session::ArenaCap(const KernelSizes& kernels) const {
@@ -150,31 +185,34 @@ int64_t Session::ArenaCap(const KernelSizes& kernels) const {
   return std::max<int64_t>(1, options_.device_memory_bytes - outside);
 }
 
-absl::Status Session::Prepare(const DeviceBackend& backend) {
-  const Dtype wire = attachment_.run.precision.wire;
-  const std::string group_kind = seat_->kind();
-  const int max_group_members = group_kind.empty() ? 0 : attachment_.run.relay.group_members;
+// `profile` outlives it.
+PlanRequest Session::RequestOf(const Profile& profile) const {
+  const KernelSizes kernels = backend_.kernels(attachment_.run.precision.wire);
+  return {.model = &model_,
+          .run = &attachment_.run,
+          .kernels = kernels,
+          .cap_bytes = ArenaCap(kernels),
+          .max_group_members = seat_->kind().empty() ? 0 : attachment_.run.relay.group_members,
+          .host_stash_bytes = options_.host_stash_bytes,
+          .profile = &profile,
+          .link = LinkOf(options_.device, options_.transport.value_or(attachment_.run.transport)),
+          // Who samples has no RunSpec to change.
+          .suggests = !attachment_.serving};
+}
+
+absl::StatusOr<RelayPlan> Session::MakePlan(const PlanRequest& request) {
   const absl::Time begin = absl::Now();
-  const Profile profile = options_.profile != nullptr ? *options_.profile : NominalProfile(options_.device);
-  const PlanRequest request = {.model = &model_,
-                               .run = &attachment_.run,
-                               .kernels = backend.kernels(wire),
-                               .cap_bytes = ArenaCap(backend.kernels(wire)),
-                               .max_group_members = max_group_members,
-                               .host_stash_bytes = options_.host_stash_bytes,
-                               .profile = &profile,
-                               .link = LinkOf(options_.device, options_.transport.value_or(attachment_.run.transport)),
-                               // Who samples has no RunSpec to change.
-                               .suggests = !attachment_.serving};
   EPS_ASSIGN_OR_RETURN(RelayPlan plan, MakeRelayPlan(request));
-  const double predicted_step_seconds =
-      options_.profile == nullptr
-          ? 0
-          : PredictStep(request, plan, {.dropped = LayerDrop(model_, attachment_.run.layer_drop).Average()})
-                .timeline.step_seconds;
+  if (options_.profile != nullptr) {
+    const Prediction predicted =
+        PredictStep(request, plan, {.dropped = LayerDrop(model_, attachment_.run.layer_drop).Average()});
+    memory_.predicted_step_seconds = predicted.timeline.step_seconds;
+  }
   LogInfo("plan_made", {{"seconds", absl::ToDoubleSeconds(absl::Now() - begin)},
-                        {"profile", profile.measured},
-                        {"predicted_step_seconds", predicted_step_seconds},
+                        {"profile", options_.profile != nullptr ? options_.profile_file : kNominalProfile},
+                        {"profile_hardware", request.profile->hardware},
+                        {"profile_measured", request.profile->measured},
+                        {"predicted_step_seconds", memory_.predicted_step_seconds},
                         {"inner_kept", plan.inner.kept},
                         {"inner_swapped", plan.inner.swapped},
                         {"inner_recomputed", plan.inner.recomputed()},
@@ -182,15 +220,38 @@ absl::Status Session::Prepare(const DeviceBackend& backend) {
                         {"keeps_logits", plan.keeps_logits},
                         {"boundary_slots", plan.boundary_slots.size()},
                         {"device_arena_bytes", plan.arena_bytes}});
-  EPS_RETURN_IF_ERROR(NotOfTheDevice(OpenTransport(plan, backend.pins_weights)));
-  link_.Watch(transport_.get(), control_.get());
+  return plan;
+}
+
+absl::Status Session::OpenTransport(const RelayPlan& plan) {
+  absl::StatusOr<NamedTransport> opened =
+      connections_.open_transport({.attachment = &attachment_,
+                                   .model = &model_,
+                                   .choice = options_.transport.value_or(attachment_.run.transport),
+                                   .pins_weights = backend_.pins_weights,
+                                   .push_bytes = attachment_.serving ? 0 : plan.host_push_bytes,
+                                   .on_failure = [this](absl::Status why) {
+                                     link_.TransportFailed(why);
+                                     LoseGroup(std::move(why));
+                                   }});
+  if (!opened.ok()) {
+    // Perhaps because the daemon has just gone, and may come again.
+    EPS_RETURN_IF_ERROR(link_.AwaitFailure(kLinkPatience));
+    return opened.status();
+  }
+  transport_ = *std::move(opened);
+  link_.Watch(transport_.transport.get(), control_.get());
+  return absl::OkStatus();
+}
+
+absl::Status Session::MakeDevice(const PlanRequest& request, const RelayPlan& plan) {
   absl::StatusOr<std::unique_ptr<Device>> device =
-      backend.create({.arena_bytes = plan.arena_bytes,
-                      .threads = options_.threads,
-                      .wire = wire,
-                      .tf32 = attachment_.run.precision.tf32,
-                      .plain_attention = attachment_.run.precision.plain_attention,
-                      .graphs = attachment_.run.relay.graphs});
+      backend_.create({.arena_bytes = plan.arena_bytes,
+                       .threads = options_.threads,
+                       .wire = attachment_.run.precision.wire,
+                       .tf32 = attachment_.run.precision.tf32,
+                       .plain_attention = attachment_.run.precision.plain_attention,
+                       .graphs = attachment_.run.relay.graphs});
   if (absl::IsResourceExhausted(device.status())) {
     return absl::ResourceExhaustedError(absl::StrCat(
         "the device has no ", plan.arena_bytes, " bytes free, which the plan takes (", device.status().message(),
@@ -199,25 +260,25 @@ absl::Status Session::Prepare(const DeviceBackend& backend) {
   EPS_RETURN_IF_ERROR(device.status());
   device_ = *std::move(device);
   if (options_.hooks.wrap_device) device_ = options_.hooks.wrap_device(std::move(device_));
-  memory_ = {
-      .device_arena_bytes = plan.arena_bytes,
-      .device_outside_bytes = device_->outside_bytes(),
-      .host_bytes = plan.host_boundary_bytes + plan.host_inner_bytes + plan.host_push_bytes + plan.host_pass_bytes,
-      .transport = transport_name_,
-      .group_kind = GroupKind(group_kind, transport_name_, plan),
-      .predicted_step_seconds = predicted_step_seconds};
-  auto executor = RelayExecutor::Create({.model = &model_,
-                                         .run = &attachment_.run,
-                                         .device = device_.get(),
-                                         .transport = transport_.get(),
-                                         .plan = std::move(plan),
-                                         .witness = options_.witness,
-                                         .alter_schedule = options_.hooks.alter_schedule,
-                                         .trace = options_.trace,
-                                         .is_awaited = [this] { return control_->HasNext(); }});
-  if (!executor.ok()) return NotOfTheDevice(executor.status());
-  executor_ = *std::move(executor);
-  return NotOfTheDevice(Choose());
+  return absl::OkStatus();
+}
+
+absl::Status Session::MakeExecutor(RelayPlan plan) {
+  memory_.device_arena_bytes = plan.arena_bytes;
+  memory_.device_outside_bytes = device_->outside_bytes();
+  memory_.host_bytes = plan.host_boundary_bytes + plan.host_inner_bytes + plan.host_push_bytes + plan.host_pass_bytes;
+  memory_.transport = transport_.name;
+  memory_.group_kind = GroupKind(seat_->kind(), transport_.name, plan);
+  EPS_ASSIGN_OR_RETURN(executor_, RelayExecutor::Create({.model = &model_,
+                                                         .run = &attachment_.run,
+                                                         .device = device_.get(),
+                                                         .transport = transport_.transport.get(),
+                                                         .plan = std::move(plan),
+                                                         .witness = options_.witness,
+                                                         .alter_schedule = options_.hooks.alter_schedule,
+                                                         .trace = options_.trace,
+                                                         .is_awaited = [this] { return control_->HasNext(); }}));
+  return absl::OkStatus();
 }
 
 absl::Status Session::Choose() {
@@ -269,22 +330,32 @@ void Session::SayOutsideMemory() {
   page_.Update([&](WorkerView& view) { view.device_outside_bytes = memory_.device_outside_bytes; });
 }
 
-Session::End Session::Run() {
+SessionEnd Session::Run() {
   while (true) {
     const absl::StatusOr<Order> order = control_->Next();
-    if (!order.ok()) return {.status = order.status(), .link_failed = true};
+    if (!order.ok()) {
+      // What broke the other connection came first.
+      const absl::Status link = link_.failure();
+      return {.status = link.ok() ? order.status() : link, .link_failed = true};
+    }
     if (const auto* finish = std::get_if<FinishOrder>(&*order)) {
       LogInfo("worker_finish", {{"ok", finish->ok ? 1 : 0}, {"reason", finish->reason}});
       if (finish->ok) return {};
       return {.status = absl::AbortedError(absl::StrCat("the daemon ended this worker: ", finish->reason))};
     }
-    const absl::Status status = Carry(*order);
-    if (status.ok()) continue;
-    // A broken link is the cause, whatever followed from it.
-    if (absl::Status link = link_.failure(); !link.ok()) return {.status = link, .link_failed = true};
-    control_->SendFailed(status);
-    return {.status = status};
+    if (absl::Status status = Carry(*order); !status.ok()) return EndOf(std::move(status));
   }
+}
+
+bool Session::HasLostLink(const absl::Status& status) const {
+  return !(MayAttachAnew(status) ? link_.AwaitFailure(kLinkPatience) : link_.failure()).ok();
+}
+
+SessionEnd Session::EndOf(absl::Status status) {
+  // A broken link is the cause, whatever followed from it.
+  if (HasLostLink(status)) return {.status = link_.failure(), .link_failed = true};
+  if (control_ != nullptr) control_->SendFailed(status);
+  return {.status = std::move(status)};
 }
 
 absl::Status Session::Carry(const Order& order) {
@@ -324,28 +395,28 @@ absl::Status Session::Carry(const Assignment& assignment) {
   const bool by_the_group = group != nullptr && absl::IsAborted(passed.status()) && !group->status().ok();
   if (by_the_group && link_.failure().ok()) return GiveUp(assignment.group->group, passed.status());
   EPS_ASSIGN_OR_RETURN(PassResult result, std::move(passed));
-  PassReport report = {.step = assignment.step,
-                       .evaluation_round = assignment.evaluation_round,
-                       .records = std::move(result.records),
-                       .seconds = result.seconds,
-                       .wait_seconds = {},
-                       .device_peak_bytes = device_->arena_high_water_bytes()};
-  for (int cause = 0; cause < kNumWaitCauses; ++cause) {
-    if (static_cast<WaitCause>(cause) == WaitCause::kNone) continue;
-    const auto name = WaitCauseName(static_cast<WaitCause>(cause));
-    report.wait_seconds[std::string(name.data(), name.size())] = result.compute_wait_seconds[cause];
-  }
   SayOutsideMemory();
+  const PassReport report = {.step = assignment.step,
+                             .evaluation_round = assignment.evaluation_round,
+                             .records = std::move(result.records),
+                             .seconds = result.seconds,
+                             .wait_seconds = WaitSeconds(result),
+                             .device_peak_bytes = device_->arena_high_water_bytes(),
+                             .device_outside_bytes = memory_.device_outside_bytes};
+  ShowPass(report.seconds, report.wait_seconds);
+  control_->SendPassDone(report);
+  return absl::OkStatus();
+}
+
+void Session::ShowPass(double seconds, const std::map<std::string, double>& wait_seconds) {
   page_.Update([&](WorkerView& view) {
     view.phase = WorkerPhase::kIdle;
     ++view.passes;
-    view.last_pass_seconds = report.seconds;
-    view.pass_seconds += report.seconds;
-    for (const auto& [cause, waited] : report.wait_seconds) view.wait_seconds[cause] += waited;
-    view.device_peak_bytes = report.device_peak_bytes;
+    view.last_pass_seconds = seconds;
+    view.pass_seconds += seconds;
+    for (const auto& [cause, waited] : wait_seconds) view.wait_seconds[cause] += waited;
+    view.device_peak_bytes = device_->arena_high_water_bytes();
   });
-  control_->SendPassDone(report);
-  return absl::OkStatus();
 }
 
 absl::Status Session::GiveUp(uint64_t group, const absl::Status& why) {
@@ -367,10 +438,32 @@ absl::Status Session::Carry(const EndGroupOrder& order) {
 }
 
 absl::Status Session::Carry(const InferOrder& order) {
-  auto logits = executor_->NextTokenLogits(attachment_.serving_version, order.tokens);
-  if (!link_.failure().ok()) return logits.status();
+  page_.Update([](WorkerView& view) { view.phase = WorkerPhase::kRunning; });
+  const absl::Time begin = absl::Now();
+  absl::StatusOr<std::vector<float>> logits = executor_->NextTokenLogits(attachment_.serving_version, order.tokens);
+  const absl::Status status = logits.status();
+  if (!status.ok() && HasLostLink(status)) return status;  // nobody to answer, who gives the text to another worker
+  if (status.ok()) {
+    SayOutsideMemory();
+    ShowPass(absl::ToDoubleSeconds(absl::Now() - begin), {});
+  } else {
+    page_.Update([](WorkerView& view) { view.phase = WorkerPhase::kIdle; });
+  }
   control_->SendInferred(order.request_id, std::move(logits));
-  return absl::OkStatus();
+  // The text's own error, or this worker's: the next text would fail as this one did, and as it fails at once, the daemon
+  // would give this worker every text.
+  return absl::IsInvalidArgument(status) ? absl::OkStatus() : status;
+}
+
+}  // namespace
+
+SessionEnd RunSession(const WorkerOptions& options, const DeviceBackend& backend, const DaemonConnections& connections,
+                      Attachment attachment, WorkerPage& page) {
+  Session session(options, backend, connections, std::move(attachment), page);
+  if (absl::Status status = session.Open(); !status.ok()) return session.EndOf(std::move(status));
+  SessionEnd end = session.Run();
+  end.was_open = true;
+  return end;
 }
 
 }  // namespace eps::worker

@@ -14,10 +14,12 @@ namespace eps::worker {
 // way; the worker then waits, attaches anew and starts clean. Asked to leave (WorkerOptions::leave), it ends well when the
 // daemon lets it go, or is lost.
 //
-// Errors: INVALID_ARGUMENT, UNIMPLEMENTED the device · RESOURCE_EXHAUSTED the run does not fit: the message holds "needs
-//         at least N bytes" · FAILED_PRECONDITION shared memory is asked for, and the daemon's cannot be reached ·
-//         UNAVAILABLE the daemon could not be reached; the first error stands · ABORTED the daemon
-//         ended the run as failed · the device's own
+// Errors: INVALID_ARGUMENT the device, or the addresses of its pages, beginning with the flag's name · UNIMPLEMENTED the
+//         device; what is there is no eps_server · UNAVAILABLE a page's address is taken; no daemon was reached for
+//         WorkerOptions::reconnect, with what was met with first · UNAUTHENTICATED no token, or another one ·
+//         RESOURCE_EXHAUSTED the run does not fit: the message holds "needs at least N bytes" · FAILED_PRECONDITION the
+//         daemon refuses this worker, or its run has failed; shared memory is asked for, and cannot be had · ABORTED the
+//         daemon ended this worker · INTERNAL whatever else goes wrong once it is attached · the device's own
 absl::Status RunWorker(const WorkerOptions& options);
 
 // Starts the device without an arena and ends it: what it is, or why it does not start.

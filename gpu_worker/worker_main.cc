@@ -1,5 +1,6 @@
 #include "gpu_worker/worker_main.h"
 
+#include <fcntl.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
@@ -17,14 +18,18 @@
 #include "CLI/CLI.hpp"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "common/base/command_line.h"
 #include "common/base/control_groups.h"
 #include "common/base/exit_code.h"
+#include "common/base/file_util.h"
 #include "common/base/flags.h"
 #include "common/base/malloc_settings.h"
 #include "common/base/open_files.h"
+#include "common/base/program_output.h"
 #include "common/base/signal_watcher.h"
 #include "common/base/status_macros.h"
 #include "common/base/thread.h"
@@ -181,15 +186,26 @@ absl::Status Probe(const WorkerOptions& options) {
   return absl::OkStatus();
 }
 
-absl::Status Measure(const Flags& flags) {
+absl::StatusOr<RunConfig> LoadMeasuredRun(const Flags& flags) {
   std::vector<FieldOverride> fields;
   for (const std::string& text : flags.overrides) {
     EPS_ASSIGN_OR_RETURN(FieldOverride field, ParseFieldOverride(text));
     fields.push_back(std::move(field));
   }
-  EPS_ASSIGN_OR_RETURN(const RunConfig run, LoadRunConfig(flags.measured_run, fields));
-  EPS_ASSIGN_OR_RETURN(const Profile profile, MeasureDevice(flags.options, run));
-  return WriteProfile(flags.profile, profile);
+  return LoadRunConfig(flags.measured_run, fields);
+}
+
+// Returns the exit code: the two files are what was typed.
+int Measure(const Flags& flags) {
+  const absl::StatusOr<RunConfig> run = LoadMeasuredRun(flags);
+  if (!run.ok()) return Report(run.status(), StartExitCode(run.status()));
+  absl::Status place = CheckReplaceable(flags.profile);  // before a minute is spent
+  if (place.ok()) place = OpenFile(DirName(flags.profile), O_RDONLY | O_DIRECTORY).status();
+  if (!place.ok()) return Report(Annotate(place, "--profile"), StartExitCode(place));
+  const absl::StatusOr<Profile> profile = MeasureDevice(flags.options, *run);
+  if (!profile.ok()) return Report(profile.status(), WorkerExitCode(profile.status()));
+  const absl::Status written = WriteProfile(flags.profile, *profile);
+  return Report(written, StartExitCode(written));
 }
 
 // What a run writes beside its log.
@@ -201,8 +217,9 @@ struct OpenedFiles {
 absl::StatusOr<OpenedFiles> OpenFiles(const Flags& flags, WorkerOptions& options) {
   const std::string chosen = ChooseProfile(flags.profile, options.device, options.threads, flags.vectors);
   if (chosen != kNominalProfile) {
-    EPS_ASSIGN_OR_RETURN(Profile profile, ReadProfile(chosen));
+    EPS_ASSIGN_OR_RETURN(Profile profile, LoadProfile(chosen, options.device));
     options.profile = std::make_shared<const Profile>(std::move(profile));
+    options.profile_file = chosen;
   }
   EPS_ASSIGN_OR_RETURN(options.credentials, NewChannelCredentials(flags.doors, options.address, absl::Now()));
   OpenedFiles files;
@@ -225,6 +242,15 @@ absl::Status CheckOpenFiles() {
                                                     limit.rlim_cur, ": raise it (ulimit -n, LimitNOFILE=)"));
 }
 
+// What TLS refuses shows as a connection that fails.
+absl::Status WithAdvice(const absl::Status& ended, const ClientDoors& doors) {
+  const bool may_be_tls =
+      !doors.ca_file.empty() && absl::IsUnavailable(ended) && !absl::StrContains(ended.message(), "Connection refused");
+  if (!may_be_tls) return ended;
+  return absl::UnavailableError(
+      absl::StrCat(ended.message(), "; docs/operations.md, Across machines, says what this may mean"));
+}
+
 int Run(const Flags& flags) {
   WorkerOptions options = flags.options;
   auto signals = SignalWatcher::Create();  // before any thread
@@ -239,7 +265,7 @@ int Run(const Flags& flags) {
   watcher->Watch([&leave](int number) { leave.OnSignal(number); });
   const absl::Status ended = RunWorker(options);
   if (ended.ok() && leave.signal() != 0) return kExitSignal + leave.signal();
-  return Report(ended, WorkerExitCode(ended));
+  return Report(WithAdvice(ended, flags.doors), WorkerExitCode(ended));
 }
 
 // Before any thread is started. What the environment says already stays.
@@ -253,6 +279,7 @@ void SetUpEnvironment() {
 }  // namespace
 
 int WorkerMain(int argc, char** argv, WorkerHooks hooks) {
+  HoldStandardStreams();
   SetUpMalloc();
   std::signal(SIGXFSZ, SIG_IGN);  // a log beyond the limit of files ends, and not the worker
   std::signal(SIGPIPE, SIG_IGN);  // nor does one that nobody reads any more
@@ -269,7 +296,7 @@ int WorkerMain(int argc, char** argv, WorkerHooks hooks) {
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
-    return app.exit(error) == 0 ? kExitDone : kExitBadInput;
+    return EndOfParsing("gpu_worker", app, error);
   }
   if (absl::Status status = FinishOptions(flags); !status.ok()) return Report(status, kExitBadInput);
   if (absl::Status status = CheckOpenFiles(); !status.ok()) return Report(status, kExitFailed);
@@ -277,7 +304,9 @@ int WorkerMain(int argc, char** argv, WorkerHooks hooks) {
   if (done.ok() && !flags.probe && flags.measured_run.empty()) return Run(flags);
   // Beside the device's own: updates by all cores, and what is measured side by side.
   if (done.ok()) done = CheckThreadRoom(WorkerThreads(flags.options.threads) + UsableCores());
-  if (done.ok()) done = flags.probe ? Probe(flags.options) : Measure(flags);
+  if (done.ok() && !flags.probe) return Measure(flags);
+  if (done.ok()) done = Probe(flags.options);
+  if (done.ok() && !FlushOutput("gpu_worker")) return kExitFailed;
   return Report(done, WorkerExitCode(done));
 }
 

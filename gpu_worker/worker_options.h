@@ -44,6 +44,7 @@ struct WorkerOptions {
   std::string health_listen = "";                           // of grpc.health.v1, as metrics_listen; "": not served
   absl::Duration reconnect = absl::Seconds(30);             // a daemon that cannot be reached for so long is gone
   std::shared_ptr<const Profile> profile = nullptr;         // what the plan is made from; null: nominal figures
+  std::string profile_file = "";                            // where that was read; for the log
   ForwardWitness* witness = nullptr;                        // these two outlive the worker; null: none
   TraceLog* trace = nullptr;
   LeaveRequest* leave = nullptr;  // how it is asked to leave; outlives the worker; null: not at all

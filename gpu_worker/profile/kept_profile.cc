@@ -4,10 +4,12 @@
 #include <cstddef>
 #include <cstdlib>
 
+#include "absl/status/status.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/control_groups.h"
 #include "common/base/host.h"
+#include "common/base/status_macros.h"
 #include "common/spec/vector_width.h"
 #include "gpu_worker/plan/step_costs.h"
 #include "gpu_worker/profile/profile_file.h"
@@ -70,7 +72,18 @@ std::string KeptProfilePath(const std::string& device, int threads, const std::s
 std::string ChooseProfile(const std::string& told, const std::string& device, int threads, const std::string& vectors) {
   if (!told.empty()) return told;
   const std::string kept = KeptProfilePath(device, threads, vectors);
-  return !kept.empty() && ReadProfile(kept).ok() ? kept : kNominalProfile;
+  return !kept.empty() && LoadProfile(kept, device).ok() ? kept : kNominalProfile;
+}
+
+absl::StatusOr<Profile> LoadProfile(const std::string& chosen, const std::string& device) {
+  if (chosen == kNominalProfile) return NominalProfile(device);
+  EPS_ASSIGN_OR_RETURN(Profile profile, ReadProfile(chosen));
+  const auto kind = [](const std::string& name) { return name.substr(0, name.find(':')); };
+  if (kind(profile.device) != kind(device)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(chosen, ": device: \"", profile.device, "\", must be of the kind that is planned for, ", device));
+  }
+  return profile;
 }
 
 }  // namespace eps::worker

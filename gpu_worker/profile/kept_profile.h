@@ -3,6 +3,7 @@
 
 #include <string>
 
+#include "absl/status/statusor.h"
 #include "gpu_worker/plan/profile.h"
 
 namespace eps::worker {
@@ -22,8 +23,12 @@ bool AddLayersOf(const Profile& earlier, Profile& profile);
 std::string KeptProfilePath(const std::string& device, int threads, const std::string& vectors);
 
 // The file that plans are made from, or kNominalProfile; never "". `told` where it says something, else the kept one,
-// if it is there and can be read: nobody named it, and so nobody is refused for it.
+// if it is there and LoadProfile takes it: nobody named it, and so nobody is refused for it.
 std::string ChooseProfile(const std::string& told, const std::string& device, int threads, const std::string& vectors);
+
+// What ChooseProfile has chosen, for plans of `device`.
+// Errors: ReadProfile's · INVALID_ARGUMENT of another kind of device
+absl::StatusOr<Profile> LoadProfile(const std::string& chosen, const std::string& device);
 
 }  // namespace eps::worker
 

@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "common/base/file_util.h"
 #include "common/testing/environment_variable.h"
 #include "common/testing/status_matchers.h"
@@ -63,6 +64,14 @@ TEST_F(KeptProfileTest, WhatIsNoProfileIsPassedOver) {
     Keep(text);
     EXPECT_EQ(ChooseProfile("", "cpu", 2, "widest"), kNominalProfile) << text;
   }
+}
+
+TEST_F(KeptProfileTest, WhatIsOfAnotherKindOfDeviceIsPassedOverAndRefusedWhereItIsNamed) {
+  const std::string path = Keep(ProfileToJson(NominalProfile("cuda:1")));
+  EXPECT_EQ(ChooseProfile("", "cpu", 2, "widest"), kNominalProfile);
+  EXPECT_THAT(LoadProfile(path, "cpu"), StatusIs(absl::StatusCode::kInvalidArgument, "device: \"cuda"));
+  EXPECT_OK(LoadProfile(path, "cuda:0").status());
+  EXPECT_OK(LoadProfile(kNominalProfile, "cpu").status());
 }
 
 TEST(AddLayersTest, LayersOfEarlierRunsStayAsLongAsTheHardwareIsTheSame) {

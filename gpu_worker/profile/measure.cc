@@ -19,6 +19,7 @@
 #include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "common/base/control_groups.h"
+#include "common/base/exit_code.h"
 #include "common/base/host.h"
 #include "common/base/memory_room.h"
 #include "common/base/status_macros.h"
@@ -75,13 +76,18 @@ class Measurement {
     const Profile nominal = NominalProfile(request_.device);
     profile_.network_bytes_per_second = nominal.network_bytes_per_second;
     profile_.between_steps_seconds = nominal.between_steps_seconds;
-    EPS_RETURN_IF_ERROR(MeasureLayers());
-    EPS_RETURN_IF_ERROR(MeasureSharing());
-    EPS_RETURN_IF_ERROR(MeasureHandover());
+    EPS_RETURN_IF_ERROR(NotOfTheDevice(Measure()));
     return std::move(profile_);
   }
 
  private:
+  absl::Status Measure() {
+    EPS_RETURN_IF_ERROR(SetUpWork());
+    EPS_RETURN_IF_ERROR(MeasureLayers());
+    EPS_RETURN_IF_ERROR(MeasureSharing());
+    return MeasureHandover();
+  }
+
   // Of the time that all of it takes, roughly: how much is over with layers, and with what is done at once.
   static constexpr double kLayersDone = 0.4, kSharingDone = 0.95;
 
@@ -96,6 +102,7 @@ class Measurement {
     request_.on_progress(what, part_begin_ + (part_end_ - part_begin_) * std::min(1.0, done));
   }
 
+  // The device, and what lies where in it.
   absl::Status SetUp() {
     EPS_ASSIGN_OR_RETURN(model_, BuildModel(run_.model));
     // What takes least, but for slots of inner activations; the sizes of slots are what matters.
@@ -116,6 +123,11 @@ class Measurement {
                                                             .tf32 = run_.precision.tf32,
                                                             .plain_attention = run_.precision.plain_attention}));
     EPS_ASSIGN_OR_RETURN(arena_, MapArena(plan_, *device_));
+    return absl::OkStatus();
+  }
+
+  // What layers and copies work on.
+  absl::Status SetUpWork() {
     shape_ = MakeLayerShape(model_.config,
                             {.micro_batch = run_.batch.micro_batch, .has_documents = run_.data.has_documents()},
                             run_.precision.wire, device_->properties().compute_dtype);

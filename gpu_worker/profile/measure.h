@@ -28,7 +28,8 @@ struct MeasureRequest {
 //
 // Nobody else should work on the machine. On two idle cores of a virtual one layers repeat within 5%; the speed of compute
 // beside a copy was between 0.16 and 0.67 in three measurements.
-// Errors: the planner's, where the run fits no device; the device's own
+// Errors: the planner's, where the run fits no device · RESOURCE_EXHAUSTED the device has no memory for it; where the
+//         host has none it is INTERNAL · the device's own
 absl::StatusOr<Profile> MeasureProfile(const MeasureRequest& request);
 
 }  // namespace eps::worker

@@ -231,7 +231,7 @@ class WatchedStream : public Stream {
   DeviceUse& use_;
 };
 
-class WatchedDevice : public Device {
+class WatchedDevice final : public Device {
  public:
   WatchedDevice(std::unique_ptr<Device> device, DeviceUse& use) : device_(std::move(device)) {
     for (const StreamId id : kStreams) {
@@ -243,14 +243,21 @@ class WatchedDevice : public Device {
   absl::StatusOr<void*> Address(ArenaSpan span) override { return device_->Address(span); }
   int64_t arena_high_water_bytes() const override { return device_->arena_high_water_bytes(); }
   int64_t outside_bytes() const override { return device_->outside_bytes(); }
-  absl::StatusOr<HostMemory> NewHostMemory(int64_t num_bytes) override { return device_->NewHostMemory(num_bytes); }
+  absl::StatusOr<HostMemory> NewHostMemory(int64_t num_bytes) override {
+    if (!host_memory_.ok()) return host_memory_;
+    return device_->NewHostMemory(num_bytes);
+  }
   Stream& stream(StreamId id) override { return *streams_[static_cast<size_t>(id)]; }
   std::unique_ptr<Event> NewEvent() override { return device_->NewEvent(); }
   Kernels& kernels() override { return device_->kernels(); }
   void Recover() override { device_->Recover(); }
 
+  // What one gets who asks for memory of the host from now on, if it is not OK.
+  void RefuseHostMemory(absl::Status why) { host_memory_ = std::move(why); }
+
  private:
   const std::unique_ptr<Device> device_;
+  absl::Status host_memory_;
   std::array<std::unique_ptr<WatchedStream>, kNumStreams> streams_;
 };
 
@@ -276,6 +283,24 @@ TEST(MeasureTest, CopiesAreWaitedForOnceABatchAndBegunOneAtATimeWhileComputeIsAt
     EXPECT_EQ(copies.too_early, 0);
     EXPECT_EQ(copies.beside, copies.batches_beside + copies.pauses_beside);  // a pause between each two
   }
+}
+
+// RESOURCE_EXHAUSTED tells the user that the device is too small.
+TEST(MeasureTest, WhereTheHostHasNoMemoryItIsNotTheDeviceThatIsTooSmall) {
+  ASSERT_OK_AND_ASSIGN(const DeviceBackend cpu, FindDevice("cpu"));
+  DeviceUse use;
+  DeviceBackend backend = cpu;
+  backend.create = [&](const DeviceOptions& options) -> absl::StatusOr<std::unique_ptr<Device>> {
+    EPS_ASSIGN_OR_RETURN(std::unique_ptr<Device> device, cpu.create(options));
+    auto watched = std::make_unique<WatchedDevice>(std::move(device), use);
+    watched->RefuseHostMemory(absl::ResourceExhaustedError("the host has no more"));
+    return watched;
+  };
+  const RunConfig run = Small(ModelFamily::kGpt2);
+  const MeasureRequest request = {.run = &run, .backend = &backend, .threads = 1, .seconds = 0.01};
+  EXPECT_THAT(MeasureProfile(request), StatusIs(absl::StatusCode::kInternal, "the host has no more"));
+  backend.create = [](const DeviceOptions&) { return absl::ResourceExhaustedError("the device has no more"); };
+  EXPECT_THAT(MeasureProfile(request), StatusIs(absl::StatusCode::kResourceExhausted, "the device has no more"));
 }
 
 }  // namespace

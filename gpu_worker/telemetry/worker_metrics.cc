@@ -18,7 +18,7 @@ constexpr MetricSpec kPhase{
     .name = "worker_phase",
     .help =
         "1 for what the worker does, 0 for the others: it looks for a daemon, plans, waits for an "
-        "assignment, or computes one.",
+        "assignment or a text, or computes one.",
     .label = "phase",
     .label_values = kPhases};
 constexpr MetricSpec kAttachments{
@@ -28,7 +28,8 @@ constexpr MetricSpec kLostDaemons{.name = "worker_lost_daemons_total",
                                   .help = "Connections to a daemon that broke before the run was over."};
 constexpr MetricSpec kStep{.name = "worker_step", .help = "Step of the newest assignment; no sample before the first."};
 constexpr MetricSpec kVnodes{.name = "worker_vnodes", .help = "Virtual nodes of the newest assignment."};
-constexpr MetricSpec kPasses{.name = "worker_passes_total", .type = kCounter, .help = "Assignments computed."};
+constexpr MetricSpec kPasses{
+    .name = "worker_passes_total", .type = kCounter, .help = "Assignments computed; of texts, their tokens."};
 constexpr MetricSpec kLastPass{.name = "worker_pass_seconds", .help = "Time of the newest pass."};
 constexpr MetricSpec kPassSeconds{.name = "worker_pass_seconds_total", .type = kCounter, .help = "Time of all passes."};
 constexpr MetricSpec kWaits{.name = "worker_wait_seconds_total",

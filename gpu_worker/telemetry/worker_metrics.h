@@ -23,7 +23,7 @@ struct WorkerView {
   int64_t lost_daemons = 0;  // connections to a daemon that broke
   int64_t step = -1;         // of the newest assignment; -1: none yet
   int64_t vnodes = 0;        // of the newest assignment
-  int64_t passes = 0;
+  int64_t passes = 0;        // a token of a text is one, too
   double last_pass_seconds = 0;
   double pass_seconds = 0;
   std::map<std::string, double> wait_seconds;  // compute's, by cause

@@ -23,6 +23,7 @@
 #include "common/testing/status_matchers.h"
 #include "common/testing/temp_dir.h"
 #include "eps_server/daemon.h"
+#include "gpu_worker/daemon_connections.h"
 #include "gpu_worker/device/cuda/cuda_device.h"
 #include "gpu_worker/device/cuda/cuda_kernel_sizes.h"
 #include "gpu_worker/device/cuda/emulator/emulated_runtime.h"
@@ -80,10 +81,9 @@ absl::Status Work(const std::string& address, const Algorithms& algorithms) {
   auto answer = worker::GrpcAttach(
       address, {.device_name = "cuda:0", .device_model = kModel, .device_cap_bytes = 64 << 20}, absl::Seconds(10));
   if (!answer.ok()) return answer.status();
-  const auto session =
-      worker::Session::Open(options, Emulated(algorithms), std::get<worker::Attachment>(*std::move(answer)), **page);
-  if (!session.ok()) return session.status();
-  return (*session)->Run().status;
+  return worker::RunSession(options, Emulated(algorithms), worker::ConnectionsTo(address, nullptr),
+                            std::get<worker::Attachment>(*std::move(answer)), **page)
+      .status;
 }
 
 // A run's folder, and daemons that work in it one after the other.

@@ -1,0 +1,64 @@
+#include "gpu_worker/daemon_connections.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/log.h"
+#include "gpu_worker/transport/grpc_channel.h"
+#include "gpu_worker/transport/grpc_transport.h"
+#include "gpu_worker/transport/shared_memory_transport.h"
+
+namespace eps::worker {
+namespace {
+
+absl::StatusOr<std::unique_ptr<Transport>> OpenSharedMemory(const TransportRequest& request) {
+  const Attachment& attachment = *request.attachment;
+  if (attachment.shared_memory_socket.empty()) {
+    return absl::FailedPreconditionError("the daemon does not offer it");
+  }
+  return ConnectSharedMemory({.socket_path = attachment.shared_memory_socket,
+                              .incarnation = attachment.incarnation,
+                              .worker_id = attachment.worker_id,
+                              .model = request.model,
+                              .wire_dtype = attachment.run.precision.wire,
+                              .wire_versions = attachment.run.precision.wire_versions,
+                              .pins_weights = request.pins_weights,
+                              .push_bytes = request.push_bytes,
+                              .on_failure = request.on_failure});
+}
+
+// Shared memory or gRPC, as the request says; kAuto: what there is.
+absl::StatusOr<NamedTransport> OpenTransport(const std::string& address,
+                                             const std::shared_ptr<grpc::ChannelCredentials>& credentials,
+                                             const TransportRequest& request) {
+  if (request.choice != TransportChoice::kGrpc) {
+    absl::StatusOr<std::unique_ptr<Transport>> shared = OpenSharedMemory(request);
+    if (shared.ok()) return NamedTransport{.name = "shared_memory", .transport = *std::move(shared)};
+    if (request.choice == TransportChoice::kSharedMemory) {
+      return absl::FailedPreconditionError(absl::StrCat("transport: SHARED_MEMORY: ", shared.status().message()));
+    }
+    LogInfo("shared_memory_not_used", {{"reason", shared.status().ToString()}});
+  }
+  return NamedTransport{.name = "grpc",
+                        .transport = NewGrpcTransport(
+                            {.channels = {NewDataChannel(address, credentials), NewDataChannel(address, credentials)},
+                             .incarnation = request.attachment->incarnation,
+                             .worker_id = request.attachment->worker_id,
+                             .model = request.model,
+                             .wire_dtype = request.attachment->run.precision.wire,
+                             .on_failure = request.on_failure})};
+}
+
+}  // namespace
+
+DaemonConnections ConnectionsTo(std::string address, std::shared_ptr<grpc::ChannelCredentials> credentials) {
+  return {
+      .open_control =
+          [address, credentials](const Attachment& attachment, ControlCallbacks callbacks) {
+            return OpenGrpcControl(address, attachment, std::move(callbacks), credentials);
+          },
+      .open_transport = [address, credentials](
+                            const TransportRequest& request) { return OpenTransport(address, credentials, request); }};
+}
+
+}  // namespace eps::worker
