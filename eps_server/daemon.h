@@ -22,6 +22,7 @@ struct DaemonOptions {
   bool resume = false;                   // go on from the newest checkpoint in `out`
   int64_t most_steps = 0;                // end after so many of the run's steps, as if a signal had come; 0: after all
   std::string digest_file;               // DigestLog's; "": none is kept
+  bool tensorboard = false;              // keep event files of what it trains in `out`
   std::string trace_file;                // of what it does and when, while it trains; "": none is kept
   std::string serve_folder;              // or a checkpoint or Hugging Face folder: serve it
   int64_t serve_context = 0;             // tokens of a text that it is planned for, at most; 0: the model's

@@ -16,11 +16,13 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "common/base/byte_size.h"
+#include "common/base/command_line.h"
 #include "common/base/control_groups.h"
 #include "common/base/exit_code.h"
 #include "common/base/log.h"
 #include "common/base/long_work.h"
 #include "common/base/malloc_settings.h"
+#include "common/base/program_output.h"
 #include "common/base/signal_watcher.h"
 #include "common/base/status_macros.h"
 #include "common/base/thread.h"
@@ -82,6 +84,9 @@ void AddFlags(CLI::App& app, Flags& flags) {
                  "Writes a line of JSON per step: its loss, and digests of every tensor's gradient and fp32 master, by "
                  "which runs are compared (eps verify); takes another pass over both")
       ->type_name("FILE")
+      ->needs(run);
+  app.add_flag("--tensorboard", options.tensorboard,
+               "Leaves event files for TensorBoard in --out's tensorboard/, as the run goes on")
       ->needs(run);
   app.add_option(
          "--trace", options.trace_file,
@@ -180,7 +185,7 @@ int Fail(const absl::Status& status, int exit_code) {
 int RunDaemon(const DaemonOptions& options, std::unique_ptr<SignalWatcher> early_signals) {
   LongWork work;
   Interrupts interrupts(&work);
-  std::optional<BoundedEnd> bounded_end;  // outlives the daemon
+  std::optional<BoundedEnd> bounded_end;                                    // outlives the daemon
   const std::unique_ptr<SignalWatcher> signals = std::move(early_signals);  // ends before what it calls
   signals->Watch([&](int number) { interrupts.OnSignal(number); });
   auto daemon = Daemon::Create(options, work);
@@ -217,6 +222,7 @@ int RunDaemon(const DaemonOptions& options, std::unique_ptr<SignalWatcher> early
 }
 
 int Main(int argc, char** argv) {
+  HoldStandardStreams();
   SetUpMalloc();
   LogGrpcErrors();
   CLI::App app("Keeps a model in memory and trains it with the gpu_worker processes that attach.");
@@ -227,7 +233,7 @@ int Main(int argc, char** argv) {
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
-    return app.exit(error) == 0 ? kExitDone : kExitBadInput;
+    return EndOfParsing("eps_server", app, error);
   }
   if (absl::Status status = FinishOptions(flags); !status.ok()) return Fail(status, kExitBadInput);
   umask(077);                // the model, its checkpoints and its figures are this user's alone

@@ -1,5 +1,6 @@
 #include "eps_server/training_daemon.h"
 
+#include <atomic>
 #include <filesystem>
 #include <memory>
 #include <optional>
@@ -10,10 +11,14 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "common/base/file_util.h"
 #include "common/base/log.h"
+#include "common/base/monotonic_clock.h"
 #include "common/base/state_names.h"
 #include "common/base/status_macros.h"
+#include "common/checkpoint/checkpoint_directory.h"
 #include "common/checkpoint/model_source.h"
 #include "common/grpc/message_limits.h"
 #include "common/grpc/thread_needs.h"
@@ -27,10 +32,12 @@
 #include "eps_server/loaded_run.h"
 #include "eps_server/out_folder.h"
 #include "eps_server/report/digest_log.h"
+#include "eps_server/report/failure.h"
 #include "eps_server/report/loss_svg.h"
 #include "eps_server/report/metrics_log.h"
 #include "eps_server/report/step_trace.h"
 #include "eps_server/report/summary.h"
+#include "eps_server/report/tensorboard_log.h"
 #include "eps_server/service/control_service.h"
 #include "eps_server/service/data_service.h"
 #include "eps_server/service/rpc_server.h"
@@ -46,6 +53,8 @@ namespace {
 
 // Workers that were told to finish leave within this time; then their streams are cut.
 constexpr absl::Duration kLeaveTime = absl::Seconds(5);
+// That the writing of a checkpoint has to come to its end when the run has failed; then it is given up.
+constexpr absl::Duration kLastWriteTime = absl::Seconds(2);
 
 absl::Status CheckOut(const RunFolder& folder, bool resume) {
   std::error_code ignored;
@@ -93,6 +102,7 @@ class TrainingDaemon final : public Daemon {
     if (run_.state.version.value() < run_.config.steps) {
       EPS_RETURN_IF_ERROR(RemoveIfThere(folder_.summary()));
     }
+    EPS_RETURN_IF_ERROR(RemoveIfThere(folder_.failure()));
     if (run_.source.has_value()) {
       EPS_RETURN_IF_ERROR(KeepModelSource(*std::exchange(run_.source, std::nullopt), folder_.path()));
     }
@@ -103,6 +113,10 @@ class TrainingDaemon final : public Daemon {
     EPS_ASSIGN_OR_RETURN(metrics_,
                          MetricsLog::Open(folder_, run_.config.evaluation.is_on(), run_.state.version.value()));
     std::vector<StepObserver*> observers = {metrics_.get()};
+    if (options_.tensorboard) {
+      EPS_ASSIGN_OR_RETURN(tensorboard_, TensorboardLog::Open(folder_, run_.state.version.value()));
+      observers.push_back(tensorboard_.get());
+    }
     if (!options_.digest_file.empty()) {
       EPS_ASSIGN_OR_RETURN(digests_, DigestLog::Open(options_.digest_file, &run_.model, run_.store.get()));
       observers.push_back(digests_.get());
@@ -135,6 +149,7 @@ class TrainingDaemon final : public Daemon {
 
   // A run that was killed after its last checkpoint may lack its reports: what the checkpoint knows makes them.
   absl::Status ReportIfMissing() {
+    EPS_RETURN_IF_ERROR(RemoveIfThere(folder_.failure()));
     std::error_code ignored;
     if (std::filesystem::exists(folder_.summary(), ignored)) return absl::OkStatus();
     RunStatus status;
@@ -197,13 +212,14 @@ class TrainingDaemon final : public Daemon {
     absl::Status reported;
     if (ended.ok()) reported = Report(status, coordinator_->Losses());
     if (reported.ok() && digests_ != nullptr) reported = digests_->status();
+    if (!ended.ok() || !reported.ok()) KeepFailure(status.step, ended.ok() ? reported : ended);
     // Workers were told how it ended; what still waits is answered.
     Close(kLeaveTime);
     if (ended.ok()) return reported;
-    return Annotate(ended, status.newest_checkpoint.empty()
-                               ? "the run failed before its first checkpoint"
-                               : absl::StrCat("the run failed; its newest checkpoint is ", status.newest_checkpoint,
-                                              " (go on with --resume)"));
+    const std::string newest = AwaitNewestCheckpoint();
+    return Annotate(ended, newest.empty() ? "the run failed before its first checkpoint"
+                                          : absl::StrCat("the run failed; its newest checkpoint is ", newest,
+                                                         " (go on with --resume)"));
   }
 
   bool stopped_early() const override { return stopped_early_; }
@@ -212,14 +228,23 @@ class TrainingDaemon final : public Daemon {
     DaemonView view = View();
     // One that was told to end before has not finished, as its coordinator says too.
     view.phase = !ended.ok() ? run_state::kFailed : stopped_early_ ? run_state::kFinishing : run_state::kFinished;
-    front_->page().Show([view] { return view; });
+    if (!ended.ok()) {
+      // Of a run whose reports could not be written its coordinator knows nothing.
+      if (view.status.failure.empty()) view.status.failure = std::string(ended.message());
+      view.status.eta_seconds = -1;
+    }
+    // The run's ages go on: who looks later is not told that its last step ended just now.
+    front_->page().Show([view, clock = SteadyClock(), since = SteadyClock()()] { return Aged(view, clock() - since); });
     return front_->TakePage();
   }
 
   void Stop(const std::string& reason) override {
     coordinator_->RequestStop(reason).IgnoreError();
   }  // the end says why
-  void Abort(absl::Status why) override { coordinator_->Fail(std::move(why)); }
+  void Abort(absl::Status why) override {
+    ends_at_once_ = true;
+    coordinator_->Fail(std::move(why));
+  }
 
  private:
   DaemonView View() const {
@@ -239,10 +264,33 @@ class TrainingDaemon final : public Daemon {
     return view;
   }
 
-  absl::Status Report(const RunStatus& status, const std::vector<double>& losses) {
+  absl::Status Report(RunStatus status, const std::vector<double>& losses) {
     EPS_RETURN_IF_ERROR(out_.Reclaim());
+    // The folder may be moved, and is another's working directory's: what lies in it is named from there.
+    if (!status.newest_checkpoint.empty()) {
+      status.newest_checkpoint =
+          absl::StrCat(kCheckpointsFolder, "/", std::filesystem::path(status.newest_checkpoint).filename().string());
+    }
     EPS_RETURN_IF_ERROR(WriteFileAtomically(folder_.loss_curve(), LossSvg(losses)));
     return WriteFileAtomically(folder_.summary(), SummaryJson(status, losses, run_.state.train_seconds));
+  }
+
+  // Of a run that has failed. One that is still written may be the newest in a moment, and is named in its place.
+  std::string AwaitNewestCheckpoint() const {
+    const absl::Time deadline = absl::Now() + (ends_at_once_ ? absl::ZeroDuration() : kLastWriteTime);
+    RunStatus status = coordinator_->Status();
+    while (status.checkpoint_writing_step >= 0 && absl::Now() < deadline) {
+      absl::SleepFor(absl::Milliseconds(10));
+      status = coordinator_->Status();
+    }
+    return status.newest_checkpoint;
+  }
+
+  // For who looks when the daemon is gone. Where it cannot be written the log says why the run failed, and this.
+  void KeepFailure(int64_t steps, const absl::Status& why) {
+    absl::Status kept = out_.Reclaim();
+    if (kept.ok()) kept = WriteFileAtomically(folder_.failure(), FailureJson(steps, why.message()));
+    if (!kept.ok()) LogWarning("failure_not_kept", {{"why", kept.message()}});
   }
 
   void Close(absl::Duration grace) {
@@ -264,13 +312,15 @@ class TrainingDaemon final : public Daemon {
   std::unique_ptr<TraceLog> trace_;  // null: none
   std::unique_ptr<StepTrace> step_trace_;
   std::unique_ptr<MetricsLog> metrics_;
-  std::unique_ptr<DigestLog> digests_;  // null: none is kept
+  std::unique_ptr<TensorboardLog> tensorboard_;  // null: none
+  std::unique_ptr<DigestLog> digests_;           // null: none is kept
   Traffic traffic_;
   std::unique_ptr<Coordinator> coordinator_;
   std::unique_ptr<TrainingHost> host_;
   double certificate_expiry_seconds_ = 0;
   std::unique_ptr<SharedMemoryServer> shared_memory_;
-  bool is_open_ = false;  // for workers
+  bool is_open_ = false;                    // for workers
+  std::atomic<bool> ends_at_once_ = false;  // atomic, as a signal's thread sets it
   bool stopped_early_ = false;
   std::unique_ptr<DaemonFront> front_;  // last: it asks all of the above
 };

@@ -20,7 +20,7 @@ namespace eps::server {
 namespace {
 
 constexpr size_t kMaxDeviceName = 64, kMaxHostName = 64, kMaxAddress = 256;  // bytes; proto/control.proto
-constexpr size_t kMaxLost = 16;  // for Status: enough to see what happened, bounded for a worker that comes and goes
+constexpr size_t kMaxGone = 16;  // for Status: enough to see what happened, bounded for a worker that comes and goes
 
 // Prometheus will be sent there: HOST:PORT, where HOST is an address and no name.
 absl::Status CheckMetricsAddress(const std::string& address) {
@@ -78,6 +78,8 @@ absl::string_view WorkerStateName(WorkerState state) {
       return worker_state::kLeaving;
     case WorkerState::kLost:
       return worker_state::kLost;
+    case WorkerState::kLeft:
+      return worker_state::kLeft;
   }
   return "unknown";
 }
@@ -129,6 +131,7 @@ absl::Status Membership::Ready(WorkerId worker, WorkerMemory memory, absl::Durat
 
 absl::Status Membership::RecordPass(WorkerId worker, PassTiming timing, absl::Duration now) {
   EPS_ASSIGN_OR_RETURN(Worker * found, Find(worker, now));
+  found->status.memory.device_outside_bytes = timing.device_outside_bytes;
   found->status.last_pass = std::move(timing);
   return absl::OkStatus();
 }
@@ -173,14 +176,14 @@ bool Membership::IsLetGo(WorkerId worker) const {
   return found != workers_.end() && found->second.let_go;
 }
 
-std::shared_ptr<WorkerChannel> Membership::Remove(WorkerId worker) {
+std::shared_ptr<WorkerChannel> Membership::Remove(WorkerId worker, WorkerState gone_as) {
   const auto found = workers_.find(worker);
   if (found == workers_.end()) return nullptr;
   std::shared_ptr<WorkerChannel> channel = std::move(found->second.channel);
   if (!found->second.let_go) {
-    lost_.push_back(std::move(found->second.status));
-    lost_.back().state = WorkerState::kLost;
-    if (lost_.size() > kMaxLost) lost_.pop_front();
+    gone_.push_back(std::move(found->second.status));
+    gone_.back().state = gone_as;
+    if (gone_.size() > kMaxGone) gone_.pop_front();
   }
   workers_.erase(found);
   return channel;
@@ -258,7 +261,7 @@ std::vector<std::shared_ptr<WorkerChannel>> Membership::Channels() const {
 }
 
 std::vector<WorkerStatus> Membership::List(absl::Duration now) const {
-  std::vector<WorkerStatus> list(lost_.begin(), lost_.end());
+  std::vector<WorkerStatus> list(gone_.begin(), gone_.end());
   for (const auto& [id, worker] : workers_) {
     list.push_back(worker.status);
     list.back().silent_for = std::max(absl::ZeroDuration(), now - (worker.deadline - lease_));

@@ -40,7 +40,7 @@ inline constexpr size_t kMaxWorkers = 4096;
 // What its plan uses, and how it is reached.
 struct WorkerMemory {
   int64_t device_arena_bytes = 0;
-  int64_t device_outside_bytes = 0;
+  int64_t device_outside_bytes = 0;  // libraries' own; of the newest pass, once there is one
   int64_t host_bytes = 0;
   std::string transport;        // of weights and gradients: "grpc" or "shared_memory"
   std::string group_kind = "";  // Groups::Candidate::kind
@@ -53,6 +53,7 @@ struct PassTiming {
   double seconds = 0;
   std::map<std::string, double> wait_seconds;  // compute's, by cause (kWaitCauses)
   int64_t device_peak_bytes = 0;               // so far
+  int64_t device_outside_bytes = 0;            // WorkerMemory's, now
 
   // Without those in which other workers, or the daemon, kept it waiting.
   double OwnSeconds() const {
@@ -76,7 +77,9 @@ class WorkerChannel {
   virtual void Close(absl::Status why) = 0;
 };
 
-enum class WorkerState { kAttaching, kIdle, kRunning, kLeaving, kLost };
+enum class WorkerState { kAttaching, kIdle, kRunning, kLeaving, kLost, kLeft };
+// It takes no part any more, and is listed so that one sees how it went.
+constexpr bool IsGone(WorkerState state) { return state == WorkerState::kLost || state == WorkerState::kLeft; }
 absl::string_view WorkerStateName(WorkerState state);  // "attaching", ... as in WorkerStatus.state
 
 struct WorkerStatus {
@@ -86,7 +89,7 @@ struct WorkerStatus {
   std::vector<int> vnodes;  // of the current step
   WorkerMemory memory;
   PassTiming last_pass;
-  absl::Duration silent_for;  // since its last sign of life; of a lost one: zero
+  absl::Duration silent_for;  // since its last sign of life; of one that is gone: zero
   int group_members = 0;      // of the group that it is in, if that has formed; 0: of none
   WorkerId group_founder;
 };
@@ -117,9 +120,9 @@ class Membership {
   void LetGo(WorkerId worker);
   bool IsLetGo(WorkerId worker) const;
 
-  // Forgets a worker; its channel is returned (null: unknown, or it never connected). It is listed as lost for a while,
-  // unless it was let go.
-  std::shared_ptr<WorkerChannel> Remove(WorkerId worker);
+  // Forgets a worker; its channel is returned (null: unknown, or it never connected). It is listed for a while as
+  // `gone_as`, which IsGone, unless it was let go.
+  std::shared_ptr<WorkerChannel> Remove(WorkerId worker, WorkerState gone_as = WorkerState::kLost);
   bool Contains(WorkerId worker) const { return workers_.count(worker) > 0; }
   const std::string& DeviceModel(WorkerId worker) const;  // of one that is known
 
@@ -159,7 +162,7 @@ class Membership {
 
   absl::Duration lease_;
   std::map<WorkerId, Worker> workers_;
-  std::deque<WorkerStatus> lost_;  // newest last, at most kMaxLost
+  std::deque<WorkerStatus> gone_;  // newest last, at most kMaxGone
   int64_t next_id_ = 1;
   int64_t largest_cap_bytes_ = 0;
 };

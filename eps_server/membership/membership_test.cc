@@ -138,6 +138,17 @@ TEST(MembershipTest, LeaseRunsOutUnlessRenewed) {
   EXPECT_THAT(members.Expired(At(20)), ElementsAre(silent, lively));
 }
 
+TEST(MembershipTest, WhatLibrariesTookSinceAWorkerWasReadyIsKnownFromItsNewestPass) {
+  Membership members(absl::Seconds(10));
+  const WorkerId id = *members.Attach(Cpu(), At(0));
+  EXPECT_OK(members.Connect(id, std::make_shared<SilentChannel>(), At(0)));
+  EXPECT_OK(members.Ready(id, {.device_arena_bytes = 7, .device_outside_bytes = 100}, At(0)));
+  EXPECT_EQ(members.List(At(0)).front().memory.device_outside_bytes, 100);
+  EXPECT_OK(members.RecordPass(id, {.seconds = 1, .device_outside_bytes = 350}, At(1)));
+  EXPECT_EQ(members.List(At(1)).front().memory.device_outside_bytes, 350);
+  EXPECT_EQ(members.List(At(1)).front().memory.device_arena_bytes, 7);
+}
+
 TEST(MembershipTest, TheNumberOfWorkersIsBounded) {
   Membership members(absl::Seconds(10));
   const WorkerInfo info = {.device_name = "cpu", .device_model = "test", .device_cap_bytes = 1};
@@ -146,6 +157,18 @@ TEST(MembershipTest, TheNumberOfWorkersIsBounded) {
   EXPECT_THAT(members.Attach(info, absl::ZeroDuration()), StatusIs(absl::StatusCode::kUnavailable, "4096 workers"));
   members.Remove(last);
   EXPECT_OK(members.Attach(info, absl::ZeroDuration()));
+}
+
+TEST(MembershipTest, WhoWentByItselfIsListedAsThatAndNotAsLost) {
+  Membership members(absl::Seconds(10));
+  members.Remove(JoinReady(members, 0), WorkerState::kLeft);
+  members.Remove(JoinReady(members, 0));
+  const std::vector<WorkerStatus> list = members.List(absl::Seconds(1));
+  ASSERT_EQ(list.size(), 2u);
+  EXPECT_EQ(WorkerStateName(list[0].state), "left");
+  EXPECT_EQ(WorkerStateName(list[1].state), "lost");
+  EXPECT_TRUE(IsGone(list[0].state) && IsGone(list[1].state));
+  EXPECT_FALSE(IsGone(WorkerState::kLeaving));
 }
 
 TEST(MembershipTest, LostWorkersAreListedForAWhile) {

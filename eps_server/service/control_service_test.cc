@@ -429,6 +429,9 @@ TEST_F(ControlServiceTest, AWrongEventEndsTheStreamAndNamesTheField) {
   event.mutable_pass_done()->set_device_peak_bytes(-1);
   EXPECT_THAT(EndAfter({Event(), event}), StatusIs(StatusCode::kInvalidArgument, "pass_done.device_peak_bytes"));
   event.mutable_pass_done()->set_device_peak_bytes(0);
+  event.mutable_pass_done()->set_device_outside_bytes(-1);
+  EXPECT_THAT(EndAfter({Event(), event}), StatusIs(StatusCode::kInvalidArgument, "pass_done.device_outside_bytes"));
+  event.mutable_pass_done()->set_device_outside_bytes(0);
   event.mutable_pass_done()->set_seconds(-1);
   EXPECT_THAT(EndAfter({Event(), event}), StatusIs(StatusCode::kInvalidArgument, "pass_done.seconds"));
   event.mutable_pass_done()->set_seconds(1);

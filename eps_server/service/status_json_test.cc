@@ -31,6 +31,7 @@ TEST(StatusJsonTest, HasTheFieldsOfStatusReply) {
   worker.id = WorkerId(3);
   worker.state = WorkerState::kRunning;
   worker.info.device_model = "cpu A";
+  worker.memory.device_outside_bytes = 350;
   const nlohmann::json json = Parse(view);
   EXPECT_EQ(json["state"], "training");
   EXPECT_EQ(json["run"], "books");
@@ -42,8 +43,39 @@ TEST(StatusJsonTest, HasTheFieldsOfStatusReply) {
   EXPECT_EQ(json["model_flops_per_second"], 2.5e12);
   EXPECT_EQ(json["workers"][0]["worker_id"], "3");
   EXPECT_EQ(json["workers"][0]["device_model"], "cpu A");
+  EXPECT_EQ(json["workers"][0]["device_outside_bytes"], "350");
   EXPECT_EQ(json["checkpoint_failures"], "0");  // also what is zero
   EXPECT_FALSE(json.contains("start_work"));
+}
+
+TEST(StatusJsonTest, SaysWhatGoesOnBesideStepsOnlyWhileItDoes) {
+  DaemonView view{.phase = "training"};
+  nlohmann::json json = Parse(view);
+  EXPECT_FALSE(json.contains("evaluating"));
+  EXPECT_EQ(json["checkpoint_writing_step"], "-1");
+  EXPECT_EQ(json["checkpoint_writing_seconds"], 0);
+  EXPECT_EQ(json["learning_rate"], -1);
+  EXPECT_EQ(json["workers_expected"], 0);
+  EXPECT_EQ(json["start_in_seconds"], -1);
+  EXPECT_EQ(json["updates_wait_for_norm"], false);
+
+  view.status.evaluating = {.version = Version(40), .share = 0.25, .seconds = 3.5};
+  view.status.checkpoint_writing_step = 12;
+  view.status.checkpoint_writing_seconds = 9.5;
+  view.status.workers_expected = 3;
+  view.status.start_in_seconds = 41;
+  view.status.updates_wait_for_norm = true;
+  view.status.blobs_summed = 5;
+  view.status.workers.emplace_back().state = WorkerState::kLeft;
+  json = Parse(view);
+  EXPECT_EQ(json["evaluating"], nlohmann::json::parse(R"({"step": "40", "share": 0.25, "seconds": 3.5})"));
+  EXPECT_EQ(json["checkpoint_writing_step"], "12");
+  EXPECT_EQ(json["checkpoint_writing_seconds"], 9.5);
+  EXPECT_EQ(json["workers_expected"], 3);
+  EXPECT_EQ(json["start_in_seconds"], 41);
+  EXPECT_EQ(json["updates_wait_for_norm"], true);
+  EXPECT_EQ(json["blobs_summed"], "5");
+  EXPECT_EQ(json["workers"][0]["state"], "left");
 }
 
 TEST(StatusJsonTest, OfADaemonThatStartsItSaysWhatThatIsAt) {
@@ -54,6 +86,9 @@ TEST(StatusJsonTest, OfADaemonThatStartsItSaysWhatThatIsAt) {
   EXPECT_EQ(json["start_work"]["what"], "reading the checkpoint");
   EXPECT_EQ(json["start_work"]["total_bytes"], "4");
   EXPECT_EQ(json["eta_seconds"], -1);
+  EXPECT_EQ(json["learning_rate"], -1);
+  EXPECT_EQ(json["checkpoint_writing_step"], "-1");
+  EXPECT_EQ(json["start_in_seconds"], -1);
 }
 
 TEST(StatusJsonTest, SaysNoFolders) {

@@ -24,6 +24,7 @@ void FillWorker(const WorkerStatus& status, proto::WorkerStatus& worker) {
   worker.set_host_name(status.info.host_name);
   worker.set_metrics_address(status.info.metrics_address);
   worker.set_device_peak_bytes(status.last_pass.device_peak_bytes);
+  worker.set_device_outside_bytes(status.memory.device_outside_bytes);
   worker.set_pass_seconds(status.last_pass.seconds);
   worker.set_silent_seconds(absl::ToDoubleSeconds(status.silent_for));
   worker.set_group_members(status.group_members);
@@ -65,6 +66,8 @@ void FillStatus(const RunStatus& status, proto::StatusReply& reply) {
   reply.set_checkpoint_age_seconds(status.checkpoint_age_seconds);
   reply.set_checkpoint_write_seconds(status.checkpoint_write_seconds);
   reply.set_checkpoint_bytes(status.checkpoint_bytes);
+  reply.set_checkpoint_writing_seconds(status.checkpoint_writing_seconds);
+  reply.set_checkpoint_writing_step(status.checkpoint_writing_step);
   reply.set_workers_attached(status.counts.workers_attached);
   reply.set_workers_lost(status.counts.workers_lost);
   reply.set_vnodes_redone(status.counts.vnodes_redone);
@@ -72,6 +75,10 @@ void FillStatus(const RunStatus& status, proto::StatusReply& reply) {
   reply.set_step_seconds(status.step_seconds);
   reply.set_blobs(static_cast<int64_t>(status.blobs_updated.size()));
   reply.set_blobs_pending(status.num_blobs_pending());
+  reply.set_blobs_summed(status.blobs_summed);
+  reply.set_updates_wait_for_norm(status.updates_wait_for_norm);
+  reply.set_workers_expected(status.workers_expected);
+  reply.set_start_in_seconds(status.start_in_seconds);
   for (const bool updated : status.blobs_updated) reply.add_blobs_updated(updated);
   reply.set_hold_bytes(status.hold_bytes);
   reply.set_lease_seconds(status.lease_seconds);
@@ -94,15 +101,24 @@ void FillStatus(const RunStatus& status, proto::StatusReply& reply) {
     evaluation.set_tokens(status.evaluation->tokens);
     evaluation.set_seconds(status.evaluation->seconds);
   }
+  if (status.evaluating.has_value()) {
+    proto::EvaluationProgress& evaluating = *reply.mutable_evaluating();
+    evaluating.set_step(status.evaluating->version.value());
+    evaluating.set_share(status.evaluating->share);
+    evaluating.set_seconds(status.evaluating->seconds);
+  }
   reply.set_parameters(status.parameters);
   for (const auto& [cause, share] : status.wait_fraction) (*reply.mutable_wait_fraction())[cause] = share;
 }
 
 void FillStart(const LongWork::View& work, proto::StatusReply& reply) {
   reply.set_state(ToString(RunPhaseName(RunPhase::kStarting)));
+  reply.set_learning_rate(-1);
   reply.set_gradient_norm(-1);
   reply.set_eta_seconds(-1);
   reply.set_checkpoint_step(-1);
+  reply.set_checkpoint_writing_step(-1);
+  reply.set_start_in_seconds(-1);
   reply.set_loss_scale(1);
   proto::StartWork& said = *reply.mutable_start_work();
   said.set_what(ProtoText(work.what));

@@ -79,7 +79,11 @@ absl::StatusOr<WorkerMemory> ToMemory(const proto::Ready& ready) {
 
 absl::StatusOr<PassTiming> ToTiming(const proto::PassDone& done) {
   EPS_RETURN_IF_ERROR(CheckNotNegative("pass_done.device_peak_bytes", done.device_peak_bytes()));
-  PassTiming timing = {.seconds = done.seconds(), .wait_seconds = {}, .device_peak_bytes = done.device_peak_bytes()};
+  EPS_RETURN_IF_ERROR(CheckNotNegative("pass_done.device_outside_bytes", done.device_outside_bytes()));
+  PassTiming timing = {.seconds = done.seconds(),
+                       .wait_seconds = {},
+                       .device_peak_bytes = done.device_peak_bytes(),
+                       .device_outside_bytes = done.device_outside_bytes()};
   if (!(done.seconds() >= 0) || std::isinf(done.seconds())) {
     return absl::InvalidArgumentError(absl::StrCat("pass_done.seconds: ", done.seconds(), ", want at least 0"));
   }

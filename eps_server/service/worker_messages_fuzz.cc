@@ -24,6 +24,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t num_bytes) {
   }
   if (const auto timing = ToTiming(event.pass_done()); timing.ok()) {
     if (!(timing->seconds >= 0) || std::isinf(timing->seconds)) abort();
+    if (timing->device_peak_bytes < 0 || timing->device_outside_bytes < 0) abort();
     for (const auto& [cause, seconds] : timing->wait_seconds) {
       if (!eps::IsWaitCause(cause) || !(seconds >= 0) || std::isinf(seconds)) abort();
     }

@@ -2,6 +2,7 @@
 
 const MARGIN = { left: 52, right: 20, top: 10, bottom: 24 };
 const PIXELS_PER_TICK = { x: 72, y: 44 };
+const PIXELS_PER_CHARACTER = 7;  // of a label, at most
 
 // Round numbers from `low` to `high`, about `count` of them.
 export function ticks(low, high, count) {
@@ -34,12 +35,17 @@ export function lineChart({ points, width, height, fromZero = false, formatX, fo
     points: placed.filter(({ y }) => Number.isFinite(y)),
     xTicks: ticks(frame.lowX, frame.highX, Math.floor((frame.right - frame.left) / PIXELS_PER_TICK.x))
       .filter(Number.isInteger)
-      .map((value) => ({ at: frame.x(value), label: formatX(value) })),
+      .map((value) => xTick(frame.x(value), formatX(value), width)),
     yTicks: ticks(frame.lowY, frame.highY, Math.floor((frame.bottom - frame.top) / PIXELS_PER_TICK.y)).map((value) => ({
       at: frame.y(value),
       label: formatY(value),
     })),
   };
+}
+
+// `labelAt`: the label's middle, which is the tick's unless the label would be cut off at the right.
+function xTick(at, label, width) {
+  return { at, label, labelAt: Math.min(at, width - (label.length * PIXELS_PER_CHARACTER) / 2) };
 }
 
 function frameOf(points, width, height, fromZero) {

@@ -81,9 +81,9 @@ function gridOf({ frame, xTicks, yTicks }) {
   const { left, right, top, bottom } = frame;
   const line = (kind, x1, y1, x2, y2) => ({ line: { class: kind, x1, y1, x2, y2 }, text: {}, label: "" });
   return [
-    ...xTicks.map(({ at, label }) => ({
+    ...xTicks.map(({ at, label, labelAt }) => ({
       ...line("grid", at, top, at, bottom),
-      text: { x: at, y: bottom + 16, "text-anchor": "middle" },
+      text: { x: labelAt, y: bottom + 16, "text-anchor": "middle" },
       label,
     })),
     ...yTicks.map(({ at, label }) => ({

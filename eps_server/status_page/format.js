@@ -3,6 +3,8 @@
 const BYTE_UNITS = ["B", "KiB", "MiB", "GiB", "TiB"];
 const SI_PREFIXES = ["", "k", "M", "G", "T", "P", "E"];
 const LONGEST_TEXT = 500;
+const HOUR = 3600;  // seconds
+const DAY = 24 * HOUR;
 // Control characters, and those that turn the direction of the text after them.
 const NOT_PRINTABLE = /[\u0000-\u001f\u007f-\u009f\u200e\u200f\u202a-\u202e\u2066-\u2069]/g;
 
@@ -36,20 +38,37 @@ export function formatBytes(value) {
 
 const twoDigits = (value) => String(value).padStart(2, "0");
 
+// Until something is done.
 export function formatEta(value) {
   const seconds = numberOf(value, -1);
   if (!(seconds >= 0) || seconds > 1e8) return "-:--";
   const whole = Math.round(seconds);
+  if (whole >= DAY) return formatLong(whole);
   const minutes = Math.floor(whole / 60);
-  if (whole < 3600) return `${minutes}:${twoDigits(whole % 60)}`;
-  return `${Math.floor(whole / 3600)}:${twoDigits(minutes % 60)}:${twoDigits(whole % 60)}`;
+  if (whole < HOUR) return `${minutes}:${twoDigits(whole % 60)}`;
+  return `${Math.floor(whole / HOUR)}:${twoDigits(minutes % 60)}:${twoDigits(whole % 60)}`;
 }
 
+// That something has taken, or is ago.
 export function formatSeconds(value) {
   const seconds = numberOf(value);
   if (!Number.isFinite(seconds)) return UNKNOWN;
-  if (seconds >= 120) return formatEta(seconds);
+  if (seconds >= 120) return formatLong(Math.round(seconds));
   return `${seconds.toFixed(seconds >= 10 ? 1 : 3)} s`;
+}
+
+// That is still to wait, whose parts of a second nobody looks at.
+export function formatWait(value) {
+  const whole = Math.ceil(Math.max(0, numberOf(value)));
+  return whole >= 120 ? formatLong(whole) : `${whole} s`;
+}
+
+// The two largest units: "2 min 5 s", "1 h 5 min", "14 d 6 h".
+function formatLong(whole) {
+  const of = (unit, name, part, partName) =>
+    `${Math.floor(whole / unit)} ${name} ${Math.floor((whole % unit) / part)} ${partName}`;
+  if (whole >= DAY) return of(DAY, "d", HOUR, "h");
+  return whole >= HOUR ? of(HOUR, "h", 60, "min") : of(60, "min", 1, "s");
 }
 
 // Three digits and a prefix: "1.23 T" and the unit.
@@ -76,8 +95,11 @@ export function formatTick(value) {
 export function formatSignificant(value, digits, keepZeros = false) {
   const number = numberOf(value);
   if (!Number.isFinite(number)) return "not finite";
-  const text = number.toPrecision(digits);
-  return keepZeros ? text : String(Number(text));
+  const [mantissa, power] = number.toExponential(digits - 1).split("e").map(Number);
+  const withoutZeros = (text) => (keepZeros ? text : String(Number(text)));
+  if (power >= -4 && power < digits) return withoutZeros(number.toFixed(digits - 1 - power));
+  const exponent = `${power < 0 ? "-" : "+"}${twoDigits(Math.abs(power))}`;
+  return `${withoutZeros(mantissa.toFixed(digits - 1))}e${exponent}`;
 }
 
 export function formatCount(value) {
@@ -97,7 +119,7 @@ export function formatLoss(value) {
   return Math.abs(loss) >= 1e6 ? loss.toExponential(3) : loss.toFixed(4);
 }
 
-// [0, 1, 2, 3, 7] -> "0-3,7"
+// [0, 1, 2, 3, 7] -> "0-3, 7": with room to break the line in, but not within a number.
 export function formatVnodes(vnodes) {
   const ranges = [];
   for (const vnode of vnodes) {
@@ -105,7 +127,7 @@ export function formatVnodes(vnodes) {
     if (range !== undefined && range.last + 1 === vnode) range.last = vnode;
     else ranges.push({ first: vnode, last: vnode });
   }
-  return ranges.map(({ first, last }) => (first === last ? `${first}` : `${first}-${last}`)).join(",") || UNKNOWN;
+  return ranges.map(({ first, last }) => (first === last ? `${first}` : `${first}-${last}`)).join(", ") || UNKNOWN;
 }
 
 export function formatClock(date) {

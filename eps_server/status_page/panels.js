@@ -67,7 +67,8 @@ function showFact(node, { label, value, bar = null, severity = "good" }) {
   setBar(barNode, bar);
 }
 
-function showRelay({ cells, columns, text }) {
+function showRelay({ cells, columns, text, barLabel }) {
+  setAttributes(byId("relay-bar"), { "aria-label": barLabel });
   const relay = byId("relay");
   relay.hidden = cells.length === 0;
   relay.style.gridTemplateColumns = `repeat(${columns}, minmax(0, 1fr))`;
@@ -133,7 +134,7 @@ function showRow(node, row, columns) {
   const layout = columns.map(({ label }) => label).join();
   if (node.dataset.layout !== layout) node.replaceChildren();
   node.dataset.layout = layout;
-  node.classList.toggle("lost", row.isLost);
+  node.classList.toggle("gone", row.isGone);
   setChildren(node, columns, () => element("td"), (cell, { label, className = "", show: showCell }) => {
     setAttributes(cell, { class: className, role: "cell", "data-label": label });
     showCell(cell, row);

@@ -7,7 +7,7 @@ const WAIT_CAUSES = ["pull", "stash", "push", "version", "room"];
 const LEAST_SHARE_SHOWN = 0.005;
 const LEAST_SHARE_WITH_WORD = 0.12;
 
-const clamped = (share) => Math.min(1, Math.max(0, share));
+export const clamped = (share) => Math.min(1, Math.max(0, share));
 
 // In [0, 1]; 0 where it is not known.
 export function ratio(part, whole) {

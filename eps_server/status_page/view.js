@@ -23,13 +23,18 @@ import {
   wordsOf,
 } from "./format.js";
 import { barOf, ratio, waitShares } from "./shares.js";
-import { isSilent, workersView } from "./workers.js";
+import { hasStepOfSitting, isOver } from "./state.js";
+import { currentWarnings, failureBanners, findsLossScale, pastWarnings } from "./warnings.js";
+import { checkpointText, evaluatingText, workText } from "./work.js";
+import { workersView } from "./workers.js";
 
 export const MOST_RATES = 300;
-const MOST_WORKERS_NAMED = 8;
 // Cells of the relay in one row: as many as a narrow screen can show apart.
 const RELAY_ROW_CELLS = { few: 64, many: 100 };
 const RELAY_MANY = 256;
+
+// From which on it is said what a step is at: of shorter ones another moment is seen each time.
+const LONG_STEP_SECONDS = 1;
 
 const SEVERITIES = ["good", "note", "warning", "bad"];
 const STATE_SEVERITIES = {
@@ -41,15 +46,6 @@ const STATE_SEVERITIES = {
   failed: "bad",
   serving: "good",
 };
-const STEP_WAIT_MEANINGS = {
-  data: "The step's samples are being read.",
-  no_worker: "No worker is ready.",
-  compute: "Passes of these workers are missing.",
-  push: "All passes are done; gradients are missing.",
-  update: "The optimizer makes the next version of the blobs that are left.",
-  checkpoint: "A checkpoint has to copy blobs before they are updated.",
-};
-
 // What the page remembers: one {step, rate} per committed step that it has seen, of one incarnation of the daemon.
 export function remember(history, status) {
   const incarnation = String(status.incarnation ?? "");
@@ -74,7 +70,7 @@ export function viewOf(status, history, sizes) {
     start: isStarting ? startView(status.start_work ?? {}) : null,
     figures: isTraining ? figures(status) : null,
     charts: isTraining ? chartsView(status, history, sizes) : null,
-    relay: isTraining ? relayView(status, state) : null,
+    relay: isTraining ? relayView(status) : null,
     waits: isTraining && hasStepOfSitting(status) ? waitShares(status.wait_fraction, 1) : null,
     workers: isStarting ? null : workersView(status),
     memory: isStarting ? null : memoryView(status, isTraining),
@@ -86,12 +82,14 @@ export function viewOf(status, history, sizes) {
 // What is shown above the last view while the daemon does not answer. `status`: the last one; null: there was none.
 export function silenceBanner(status, since) {
   const title = `The daemon has not answered since ${formatClock(since)}`;
-  if (status === null) return { severity: "bad", title, text: "" };
+  const ask = "eps status --out DIR says how it stands.";
+  if (status === null) return { severity: "bad", title, text: ask };
   const steps = numberOf(status.steps) > 0 ? `, ${stepText(status)}` : "";
-  const seen = `last seen: ${wordsOf(status.state)}${steps}`;
+  const seen = `Last seen: ${wordsOf(status.state)}${steps}.`;
   // The daemon of a run that is over ends.
-  if (status.state !== "finished" && status.state !== "finishing") return { severity: "bad", title, text: seen };
-  return { severity: "note", title, text: `${seen}. The run has ended, or is ending: eps status --out DIR says how.` };
+  const mayEnd = status.state === "finished" || status.state === "finishing";
+  if (!mayEnd) return { severity: "bad", title, text: `${seen} ${ask}` };
+  return { severity: "note", title, text: `${seen} The run has ended, or is ending: eps status --out DIR says how.` };
 }
 
 export function silenceTitle(status) {
@@ -99,7 +97,6 @@ export function silenceTitle(status) {
   return `no answer · ${name || "eps_server"}`;
 }
 
-const hasStepOfSitting = (status) => numberOf(status.last_step_seconds) > 0;
 const stepText = (status) => `step ${formatCount(status.step)} of ${formatCount(status.steps)}`;
 const worst = (severities) => SEVERITIES[Math.max(0, ...severities.map((severity) => SEVERITIES.indexOf(severity)))];
 
@@ -113,79 +110,21 @@ function tabTitle(status, state, warnings) {
 function headView(status, state, warnings) {
   const severity = worst([STATE_SEVERITIES[state] ?? "note", ...warnings.map((warning) => warning.severity)]);
   const stateText = warnings.length > 0 ? `${wordsOf(state)}, ${plural(warnings.length, "warning")}` : wordsOf(state);
-  const head = { name: textOf(status.run) || "eps_server", state: stateText, severity, progress: null };
+  const head = { name: textOf(status.run) || "eps_server", state: stateText, severity, progress: null, work: null };
   if (state === "starting" || state === "serving" || !(numberOf(status.steps) > 0)) return head;
   const share = ratio(status.step, status.steps);
-  const isOver = state === "finishing" || state === "finished" || state === "failed";
+  // The last evaluation may take long, too.
+  const isLast = state === "finishing" && status.evaluating && numberOf(status.eta_seconds) > 0;
+  const hasEta = isLast || !(isOver(status) || state === "finishing");
+  head.work = workText(status);
   head.progress = {
     bar: barOf(share, stepText(status)),
     percent: `${Math.floor(100 * share)}%`,
     step: stepText(status),
-    eta: isOver ? "" : `eta ${formatEta(status.eta_seconds)}`,
-    elapsed: `${formatEta(status.seconds)} in this sitting`,
+    eta: hasEta ? `eta ${formatEta(status.eta_seconds)}` : "",
+    elapsed: `${formatEta(status.seconds)} in steps of this sitting`,
   };
   return head;
-}
-
-function failureBanners(status) {
-  const failure = textOf(status.failure);
-  if (status.state !== "failed" && failure === "") return [];
-  return [{ severity: "bad", title: "Failed", text: failure || "no reason was given" }];
-}
-
-// What is wrong now; the badge has the worst of them.
-function currentWarnings(status) {
-  return [...stepWaitWarnings(status), ...checkpointWarnings(status), ...silenceWarnings(status)];
-}
-
-function stepWaitWarnings(status) {
-  const wait = status.step_wait;
-  if (!wait) return [];
-  const cause = textOf(wait.cause);
-  const ids = listOf(wait.worker_id);
-  const named = ids.slice(0, MOST_WORKERS_NAMED).map(textOfId).join(", ");
-  const more = ids.length > MOST_WORKERS_NAMED ? ` and ${ids.length - MOST_WORKERS_NAMED} more` : "";
-  const workers = ids.length === 0 ? "" : `, of worker${ids.length === 1 ? "" : "s"} ${named}${more}`;
-  const title = `This step waits for ${wordsOf(cause)}, ${formatSeconds(wait.seconds)}${workers}`;
-  return [{ severity: "warning", title, text: STEP_WAIT_MEANINGS[cause] ?? "" }];
-}
-
-function checkpointWarnings(status) {
-  const error = textOf(status.checkpoint_error);
-  if (error === "") return [];
-  const failures = numberOf(status.checkpoint_failures);
-  const count = failures > 1 ? `; ${failures} have failed in this sitting` : "";
-  return [{ severity: "bad", title: `The newest checkpoint could not be written${count}`, text: error }];
-}
-
-function silenceWarnings(status) {
-  const lease = status.lease_seconds;
-  return listOf(status.workers)
-    .filter((worker) => isSilent(worker, lease))
-    .map((worker) => ({
-      severity: "warning",
-      title: `Worker ${textOfId(worker.worker_id)} was last heard of ${formatSeconds(worker.silent_seconds)} ago`,
-      text: `It is lost after ${formatSeconds(lease)}.`,
-    }));
-}
-
-const textOfId = (id) => String(numberOf(id));
-
-// Of what was; all may be well again.
-function pastWarnings(status) {
-  const warnings = [];
-  const lost = numberOf(status.workers_lost);
-  const skipped = numberOf(status.skipped_steps);
-  if (lost > 0) {
-    const redone = numberOf(status.vnodes_redone);
-    const text = redone > 0 ? `${plural(redone, "virtual node")} redone by others.` : "";
-    warnings.push({ severity: "warning", title: `${plural(lost, "worker")} lost in this sitting`, text });
-  }
-  if (skipped > 0) {
-    const text = "The gradient was not finite; the model was not changed.";
-    warnings.push({ severity: "note", title: `${plural(skipped, "step")} skipped`, text });
-  }
-  return warnings;
 }
 
 function startView(work) {
@@ -209,13 +148,13 @@ function figures(status) {
   const ago = hasStepOfSitting(status) ? `ended ${formatSeconds(status.step_age_seconds)} ago` : "";
   const list = [
     { label: "loss", value: ifStep(formatLoss(status.loss)), note: "nats", severity: lossSeverity },
-    { label: "gradient norm", value: gradientNorm(status), note: "before clipping" },
-    { label: "learning rate", value: ifStep(formatSignificant(status.learning_rate, 3)) },
+    { label: "gradient norm", ...gradientNorm(status), note: "before clipping" },
+    { label: "learning rate", value: learningRate(status) },
     { label: "tokens/s", value: positive(status.tokens_per_second, formatCount), note: "over the last steps" },
     {
       label: "model FLOP/s",
       value: positive(status.model_flops_per_second, (rate) => formatSi(rate, "FLOP/s")),
-      note: "without recomputation",
+      note: "without recomputing",
     },
     { label: "last step", value: positive(status.last_step_seconds, formatSeconds), note: ago },
     ...evaluationFigures(status.evaluation),
@@ -226,9 +165,18 @@ function figures(status) {
   return list;
 }
 
+// -1: no step has told it yet, or it was not finite.
 function gradientNorm(status) {
   const norm = numberOf(status.gradient_norm, -1);
-  return norm >= 0 && numberOf(status.step) > 0 ? formatSignificant(norm, 3) : UNKNOWN;
+  if (!(numberOf(status.step) > 0)) return { value: UNKNOWN };
+  if (norm >= 0) return { value: formatSignificant(norm, 3) };
+  if (!hasStepOfSitting(status)) return { value: UNKNOWN };
+  return { value: formatSignificant(NaN, 3), severity: findsLossScale(status) ? "good" : "bad" };
+}
+
+function learningRate(status) {
+  const rate = numberOf(status.learning_rate, -1);  // -1: no step of this sitting has said it yet
+  return rate >= 0 && numberOf(status.step) > 0 ? formatSignificant(rate, 3) : UNKNOWN;
 }
 
 function evaluationFigures(evaluation) {
@@ -278,30 +226,52 @@ function lossNote(status) {
   return span > 1 ? `nats per token, each point the mean of ${formatCount(span)} steps` : "nats per token, each step";
 }
 
-// Null once the run has finished, or where the blobs are not known.
-function relayView(status, state) {
+// Null once the run is over, or where the blobs are not known.
+function relayView(status) {
   const blobs = numberOf(status.blobs);
-  if (!(blobs > 0) || state === "finished") return null;
+  if (!(blobs > 0) || isOver(status)) return null;
   const cells = listOf(status.blobs_updated).map(Boolean);
   const done = cells.length > 0 ? cells.filter(Boolean).length : blobs - numberOf(status.blobs_pending);
   const count = cells.length || blobs;
   const rowCells = count <= RELAY_MANY ? RELAY_ROW_CELLS.few : RELAY_ROW_CELLS.many;
-  const seconds = numberOf(status.step_seconds);
-  const text = `${formatCount(done)} of ${formatCount(count)} blobs updated`;
   return {
     cells,
     columns: Math.ceil(count / Math.ceil(count / rowCells)),
-    bar: cells.length > 0 ? null : barOf(ratio(done, count), text),
-    text,
-    step: seconds > 0 ? `this step ${formatSeconds(seconds)}` : "no step in progress",
+    ...relayBar(status, cells, done, count),
+    text: `${formatCount(done)} of ${formatCount(count)} blobs updated`,
+    step: relayStep(status, done, count),
     severity: status.step_wait ? "warning" : "good",
   };
 }
 
+// Where all updates of a step wait for its norm, what is under way until then are gradients.
+function relayBar(status, cells, done, count) {
+  if (status.updates_wait_for_norm && "blobs_summed" in status) {
+    const summed = Math.max(done, numberOf(status.blobs_summed));
+    return { bar: barOf(ratio(summed, count), summedText(summed, count)), barLabel: "gradients that are in" };
+  }
+  const text = `${formatCount(done)} of ${formatCount(count)} blobs updated`;
+  return { bar: cells.length > 0 ? null : barOf(ratio(done, count), text), barLabel: "blobs updated" };
+}
+
+function relayStep(status, done, count) {
+  if (status.evaluating) return evaluatingText(status.evaluating);
+  const seconds = numberOf(status.step_seconds);
+  if (!(seconds > 0)) return "no step in progress";
+  const step = `this step ${formatSeconds(seconds)}`;
+  if (!status.updates_wait_for_norm || done > 0 || seconds < LONG_STEP_SECONDS) return step;
+  const summed = "blobs_summed" in status ? `${summedText(numberOf(status.blobs_summed), count)}; ` : "";
+  return `${step}: ${summed}updates wait for the step's norm`;
+}
+
+const summedText = (summed, count) => `gradients of ${formatCount(summed)} of ${formatCount(count)} blobs are in`;
+
 function memoryView(status, isTraining) {
   const window = numberOf(status.contribution_window_bytes);
   const used = numberOf(status.contribution_window_used_bytes);
-  const windowText = `${formatBytes(used)} of ${formatBytes(window)}`;
+  // The layer that backward completes next is always let in, so that nothing waits for ever.
+  const beyond = window > 0 && used > window ? ", with a layer beyond it" : "";
+  const windowText = `${formatBytes(used)} of ${formatBytes(window)}${beyond}`;
   const facts = [{ label: "model state", value: formatBytes(status.model_state_bytes) }];
   const resident = numberOf(status.resident_bytes);
   if (resident > 0) facts.push({ label: "resident", value: formatBytes(resident) });
@@ -317,13 +287,16 @@ function checkpointFacts(status) {
   const step = numberOf(status.checkpoint_step, -1);
   const wasWritten = numberOf(status.checkpoint_write_seconds) > 0;
   const failures = numberOf(status.checkpoint_failures);
-  const facts = [{ label: "newest", value: step >= 0 ? `step ${formatCount(step)}` : "none yet" }];
+  const none = isOver(status) ? "none" : "none yet";
+  const writing = isOver(status) ? null : checkpointText(status);
+  const facts = [{ label: "newest", value: step >= 0 ? `step ${formatCount(step)}` : none }];
   if (wasWritten) {
     facts.push({ label: "written", value: `${formatSeconds(status.checkpoint_age_seconds)} ago` });
     const size = `${formatBytes(status.checkpoint_bytes)} in ${formatSeconds(status.checkpoint_write_seconds)}`;
     facts.push({ label: "size", value: size });
   }
-  facts.push({ label: "in this sitting", value: formatCount(status.checkpoints_written) });
+  if (writing !== null) facts.push({ label: "being written", value: writing });
+  facts.push({ label: "written in this sitting", value: formatCount(status.checkpoints_written) });
   facts.push({ label: "failed", value: formatCount(failures), severity: failures > 0 ? "bad" : "good" });
   return facts;
 }

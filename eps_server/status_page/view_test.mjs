@@ -1,4 +1,5 @@
 import assert from "node:assert/strict";
+import { readFileSync } from "node:fs";
 import { test } from "node:test";
 
 import { lineChart, nearestPoint, ticks } from "./chart.js";
@@ -8,8 +9,10 @@ import {
   formatEta,
   formatSeconds,
   formatSi,
+  formatSignificant,
   formatTick,
   formatVnodes,
+  formatWait,
   numberOf,
   textOf,
 } from "./format.js";
@@ -123,7 +126,7 @@ test("a start of which nothing is known has no bar and no seconds", () => {
 });
 
 test("before the first step nothing is made up", () => {
-  const status = training({ state: "waiting_for_workers", step: "0", loss: 0, gradient_norm: -1, learning_rate: 0 });
+  const status = training({ state: "waiting_for_workers", step: "0", loss: 0, gradient_norm: -1, learning_rate: -1 });
   Object.assign(status, { tokens_per_second: 0, model_flops_per_second: 0, last_step_seconds: 0, eta_seconds: -1 });
   Object.assign(status, { loss_curve: [], wait_fraction: {}, workers: [], step_seconds: 0, checkpoint_step: "-1" });
   const shown = view(status);
@@ -144,12 +147,13 @@ test("the head says which run, how it is, how far and how long still", () => {
     name: "shakespeare",
     state: "training",
     severity: "good",
+    work: null,
     progress: {
       bar: { share: 0.205, text: "step 41 of 200" },
       percent: "20%",
       step: "step 41 of 200",
       eta: "eta 2:05",
-      elapsed: "1:05:09 in this sitting",
+      elapsed: "1:05:09 in steps of this sitting",
     },
   });
   assert.equal(tabTitle, "41/200 · shakespeare");
@@ -159,12 +163,60 @@ test("the head says which run, how it is, how far and how long still", () => {
 test("key figures are those of the terminal", () => {
   assert.equal(figure(training(), "loss").value, "2.6131");
   assert.equal(figure(training(), "gradient norm").value, "1.23");
-  assert.equal(figure(training({ gradient_norm: -1 }), "gradient norm").value, UNKNOWN);
   assert.equal(figure(training(), "learning rate").value, "0.0006");
   assert.equal(figure(training(), "tokens/s").value, "1,640");
   assert.equal(figure(training(), "model FLOP/s").value, "1.23 TFLOP/s");
   assert.equal(figure(training(), "last step").value, "2.011 s");
   assert.equal(figure(training(), "last step").note, "ended 0.300 s ago");
+});
+
+test("after a resume, before its first step, nothing is known of one", () => {
+  const status = training({ last_step_seconds: 0, learning_rate: -1, gradient_norm: -1 });
+  assert.equal(figure(status, "learning rate").value, UNKNOWN);
+  assert.equal(figure(status, "gradient norm").value, UNKNOWN);
+  assert.deepEqual(view(status).banners, []);
+  assert.equal(figure(training({ learning_rate: 0 }), "learning rate").value, "0");
+});
+
+test("a long wait of days is said in days", () => {
+  assert.equal(view(training({ eta_seconds: 1234567 })).head.progress.eta, "eta 14 d 6 h");
+});
+
+test("an evaluation that goes on says after which step, how far and since when", () => {
+  const evaluating = { step: "40", share: 0.31, seconds: 3.2 };
+  const { head, relay } = view(training({ evaluating, step_seconds: 0, blobs_updated: Array(4).fill(false) }));
+  assert.equal(head.work, "evaluating after step 40: 31% of it, 3.200 s");
+  assert.equal(relay.step, head.work);
+  const last = training({ state: "finishing", step: "200", evaluating, eta_seconds: 7, step_seconds: 0 });
+  assert.equal(view(last).head.work, head.work);
+  assert.equal(view(last).head.progress.eta, "eta 0:07");
+  assert.equal(view(training({ state: "finishing", eta_seconds: 0 })).head.progress.eta, "");
+});
+
+test("a checkpoint that is being written says of which step and since when", () => {
+  const writing = { checkpoint_writing_seconds: 9.4, checkpoint_writing_step: "12", checkpoint_step: "-1" };
+  const shown = view(training(writing));
+  assert.equal(fact(shown.checkpoints, "being written"), "step 12, 9.400 s");
+  assert.equal(fact(shown.checkpoints, "written in this sitting"), "2");
+  assert.equal(shown.head.work, null);
+  const last = view(training({ ...writing, state: "finishing" }));
+  assert.equal(last.head.work, "writing the checkpoint of step 12, 9.400 s");
+  const none = training({ checkpoint_writing_seconds: 0, checkpoint_writing_step: "-1" });
+  assert.equal(fact(view(none).checkpoints, "being written"), undefined);
+});
+
+test("the first step says for how many workers it waits, and how long it will", () => {
+  const waiting = (changes) => view(training({ state: "waiting_for_workers", workers_expected: 3, ...changes }));
+  const workers = [worker(1, { state: "idle" }), worker(2, { state: "attaching" }), worker(3, { state: "lost" })];
+  const some = waiting({ workers, start_in_seconds: 40.3 });
+  assert.equal(some.head.work, "1 of 3 expected workers; begins with those ready in 41 s");
+  assert.equal(some.workers.count, "1 of 3 expected workers, 1 lost");
+  const none = waiting({ workers: [], start_in_seconds: -1 });
+  assert.match(none.head.work, /^0 of 3 expected workers; gpu_worker --connect HOST:PORT adds one/);
+  const attaching = waiting({ workers: [worker(2, { state: "attaching" })], workers_expected: 0 });
+  assert.equal(attaching.head.work, "no worker is ready yet");
+  assert.match(waiting({ workers: [], workers_expected: 0 }).head.work, /^no worker is attached; gpu_worker --connect/);
+  assert.equal(view(training()).head.work, null);
 });
 
 test("the loss scale is shown where it is used", () => {
@@ -203,7 +255,7 @@ test("of many workers that are waited for the first eight are named", () => {
   const ids = Array.from({ length: 11 }, (_, i) => String(i + 1));
   const status = training({ step_wait: { cause: "no_worker", seconds: 130, worker_id: ids } });
   assert.deepEqual(titles(status), [
-    "This step waits for no worker, 2:10, of workers 1, 2, 3, 4, 5, 6, 7, 8 and 3 more",
+    "This step waits for a worker, 2 min 10 s, of workers 1, 2, 3, 4, 5, 6, 7, 8 and 3 more",
   ]);
   assert.deepEqual(titles(training({ step_wait: { cause: "data", seconds: 11 } })), [
     "This step waits for data, 11.0 s",
@@ -216,6 +268,21 @@ test("a long step says how many blobs are updated", () => {
   assert.equal(relay.text, "2 of 4 blobs updated");
   assert.deepEqual(relay.cells, [false, false, true, true]);
   assert.equal(relay.bar, null);
+});
+
+test("where updates wait for the step's norm the gradients that are in are shown", () => {
+  const waiting = { updates_wait_for_norm: true, step_seconds: 10.1, blobs_updated: Array(4).fill(false) };
+  const { relay } = view(training({ ...waiting, blobs_summed: "3" }));
+  assert.equal(relay.step, "this step 10.1 s: gradients of 3 of 4 blobs are in; updates wait for the step's norm");
+  assert.deepEqual(relay.bar, { share: 0.75, text: "gradients of 3 of 4 blobs are in" });
+  // Once the updates have begun, all gradients are in, and those of the next step may come.
+  const updating = view(training({ ...waiting, blobs_summed: "1", blobs_updated: [false, true, true, true] })).relay;
+  assert.equal(updating.step, "this step 10.1 s");
+  assert.equal(updating.bar.share, 0.75);
+  assert.equal(view(training({ ...waiting, blobs_summed: "3", step_seconds: 0.2 })).relay.step, "this step 0.200 s");
+  const unknown = view(training(waiting)).relay;
+  assert.equal(unknown.step, "this step 10.1 s: updates wait for the step's norm");
+  assert.equal(unknown.bar, null);
 });
 
 test("where it is not known which blobs are updated a bar shows how many", () => {
@@ -237,6 +304,17 @@ test("a failed run says why and has no eta", () => {
   assert.deepEqual(banners, [{ severity: "bad", title: "Failed", text: "step 41: <b>disk</b> full" }]);
   assert.equal(tabTitle, "failed · shakespeare");
   assert.equal(view(training({ state: "failed" })).banners[0].text, "no reason was given");
+});
+
+test("of a run that is over nobody is waited for", () => {
+  for (const state of ["finished", "failed"]) {
+    const shown = view(training({ state, workers: [worker(1, { silent_seconds: 9 })], checkpoint_step: "-1" }));
+    assert.equal(fact(shown.checkpoints, "newest"), "none", state);
+    assert.equal(shown.workers.rows[0].heard, UNKNOWN, state);
+    assert.equal(shown.workers.rows[0].heardSeverity, "good", state);
+    assert.equal(shown.banners.some(({ title }) => title.startsWith("Worker")), false, state);
+    assert.equal(shown.relay, null, state);
+  }
 });
 
 test("a finished run has neither eta nor relay", () => {
@@ -313,10 +391,32 @@ test("lost workers and skipped steps are said but leave the badge as it is", () 
   const { banners, head } = view(status);
   assert.deepEqual(banners.map(({ severity, title }) => [severity, title]), [
     ["warning", "1 worker lost in this sitting"],
-    ["note", "3 steps skipped"],
+    ["warning", "3 steps skipped"],
   ]);
   assert.equal(banners[0].text, "4 virtual nodes redone by others.");
   assert.equal(head.severity, "good");
+});
+
+test("with FP16 steps that are skipped are how its loss scale is found", () => {
+  const skipped = { skipped_steps: "3", gradient_norm: -1, loss_scale: 32768 };
+  assert.deepEqual(view(training(skipped)).banners.map(({ severity }) => severity), ["note"]);
+  assert.equal(view(training(skipped)).head.severity, "good");
+  assert.equal(figure(training(skipped), "gradient norm").severity, "good");
+  // As small as this it finds none.
+  assert.equal(view(training({ ...skipped, loss_scale: 1 })).head.severity, "warning");
+});
+
+test("a last step that is not finite is said at the top, and the badge is not green", () => {
+  const broken = view(training({ loss: "NaN", gradient_norm: -1, skipped_steps: "17" }));
+  assert.equal(broken.head.severity, "bad");
+  assert.equal(broken.banners[0].title, "The last step's loss is not finite");
+  assert.equal(broken.banners[0].text, "The model was not changed. A run fails after 20 such steps in a row.");
+  assert.equal(broken.tabTitle, "⚠ 41/200 · shakespeare");
+  assert.equal(figure(training({ gradient_norm: -1 }), "gradient norm").value, "not finite");
+  assert.deepEqual(titles(training({ gradient_norm: -1 })), ["The last step's gradient is not finite"]);
+  assert.deepEqual(titles(training({ loss: "Infinity" })), ["The last step's loss is not finite"]);
+  assert.deepEqual(titles(training({ loss: "NaN", gradient_norm: 0 })), []);  // no token was counted
+  assert.deepEqual(titles(training({ loss: "NaN", gradient_norm: -1, state: "failed" })), ["Failed"]);
 });
 
 test("a worker that is silent for more than half of its lease is warned of", () => {
@@ -328,9 +428,25 @@ test("a worker that is silent for more than half of its lease is warned of", () 
   assert.deepEqual(titles(training({ workers, lease_seconds: 0 })), []);
 });
 
+test("workers that left are not lost", () => {
+  const left = worker(1, { state: "left", silent_seconds: 9 });
+  const { workers, banners } = view(training({ workers: [left, worker(2), worker(3, { state: "lost" })] }));
+  assert.equal(workers.count, "1 worker, 1 lost, 1 left");
+  assert.deepEqual(workers.rows.map(({ id, state, isGone }) => [id, state, isGone]), [
+    ["2", "running", false],
+    ["1", "left", true],
+    ["3", "lost", true],
+  ]);
+  assert.equal(workers.rows[1].heard, UNKNOWN);
+  assert.equal(workers.rows[1].metricsUrl, null);
+  assert.deepEqual(banners, []);
+  assert.equal(view(training({ state: "finished", workers: [left, left] })).workers.count, "2 left");
+  assert.equal(view(training({ workers: [left] })).workers.count, "none attached, 1 left");
+});
+
 test("lost workers come last", () => {
   const { workers } = view(training({ workers: [worker(1, { state: "lost" }), worker(2)] }));
-  assert.deepEqual(workers.rows.map(({ id, isLost }) => [id, isLost]), [["2", false], ["1", true]]);
+  assert.deepEqual(workers.rows.map(({ id, isGone }) => [id, isGone]), [["2", false], ["1", true]]);
   assert.equal(workers.count, "1 worker, 1 lost");
   assert.equal(workers.rows[1].heard, UNKNOWN);
   assert.equal(workers.rows[1].metricsUrl, null);
@@ -361,7 +477,7 @@ test("a worker's row says what it is, has and waits for", () => {
   assert.equal(row.device, "cpu");
   assert.equal(row.deviceModel, "x86 AVX-512");
   assert.equal(row.transport, "shared memory");
-  assert.equal(row.vnodes, "0-3,7");
+  assert.equal(row.vnodes, "0-3, 7");
   assert.equal(row.pass, "0.500 s");
   assert.equal(row.heard, "0.250 s ago");
   assert.equal(row.waits.text, "pull 10% version 20%");
@@ -441,6 +557,11 @@ test("memory and totals are shown with their units", () => {
   assert.equal(fact(totals, "workers attached"), "2");
 });
 
+test("a window that is exceeded says why", () => {
+  const full = training({ contribution_window_bytes: "799744", contribution_window_used_bytes: "978944" });
+  assert.equal(fact(view(full).memory, "window"), "956.0 KiB of 781.0 KiB, with a layer beyond it");
+});
+
 test("a point of the loss curve says which steps it is the mean of", () => {
   const texts = (changes) => view(training(changes)).charts.loss.points.map(({ text }) => text);
   assert.equal(texts({})[0], "step 0: loss 5.5000");
@@ -470,6 +591,16 @@ test("a chart's line stays within its frame", () => {
   assert.ok(chart.points[2].y > top);
   assert.equal(nearestPoint(chart, (left + right) / 2 + 5), 1);
   assert.equal(lineChart({ points, width: 0, height: 0, formatX: String, formatY: String }), null);
+});
+
+test("the label of the last tick is not cut off", () => {
+  const points = [1234566, 1234567].map((x) => ({ x, y: 1, text: "" }));
+  const { xTicks } = lineChart({ points, width: 300, height: 200, formatX: formatCount, formatY: String });
+  const last = xTicks[xTicks.length - 1];
+  assert.equal(last.label, "1,234,567");
+  assert.equal(last.at, 280);
+  assert.equal(last.labelAt, 300 - (9 * 7) / 2);
+  assert.equal(xTicks[0].labelAt, xTicks[0].at);
 });
 
 test("one point and equal points have a chart", () => {
@@ -512,12 +643,19 @@ test("while the daemon does not answer its last state is named", () => {
   assert.deepEqual(silenceBanner(training(), since), {
     severity: "bad",
     title: "The daemon has not answered since 03:04:05",
-    text: "last seen: training, step 41 of 200",
+    text: "Last seen: training, step 41 of 200. eps status --out DIR says how it stands.",
   });
-  assert.equal(silenceBanner(null, since).text, "");
-  assert.equal(silenceBanner(starting({}), since).text, "last seen: starting");
+  assert.equal(silenceBanner(null, since).text, "eps status --out DIR says how it stands.");
+  assert.match(silenceBanner(starting({}), since).text, /^Last seen: starting\. eps status/);
   assert.equal(silenceTitle(training()), "no answer · shakespeare");
   assert.equal(silenceTitle(null), "no answer · eps_server");
+});
+
+test("while the daemon does not answer its last values stay as easy to read", () => {
+  const css = readFileSync(new URL("page.css", import.meta.url), "utf8");
+  const rules = css.match(/^main\.stale[^}]*\}/gm);
+  assert.equal(rules.length, 1);
+  assert.doesNotMatch(rules[0], /opacity/);
 });
 
 test("a daemon that has finished may be silent", () => {
@@ -539,7 +677,10 @@ test("durations are as in the terminal", () => {
   assert.equal(formatEta("NaN"), "-:--");
   assert.equal(formatSeconds(0.0123), "0.012 s");
   assert.equal(formatSeconds(12.34), "12.3 s");
-  assert.equal(formatSeconds(125), "2:05");
+  assert.equal(formatSeconds(125), "2 min 5 s");
+  assert.equal(formatSeconds(3909), "1 h 5 min");
+  assert.deepEqual([86399, 86400, 1234567].map(formatEta), ["23:59:59", "1 d 0 h", "14 d 6 h"]);
+  assert.deepEqual([-1, 0.2, 119.5, 125].map(formatWait), ["0 s", "1 s", "2 min 0 s", "2 min 5 s"]);
 });
 
 test("numbers have three digits and a prefix, or commas", () => {
@@ -551,6 +692,8 @@ test("numbers have three digits and a prefix, or commas", () => {
   assert.equal(formatCount(999.6), "1,000");
   assert.deepEqual([0, 0.5, 1500, 500000, 1e6].map(formatTick), ["0", "0.5", "1500", "500 k", "1 M"]);
   assert.equal(formatVnodes([]), UNKNOWN);
+  const significant = [12345.678, 999.6, 999.4, 1, 0, 2.9999999e-5, 0.0006, -1234].map((n) => formatSignificant(n, 3));
+  assert.deepEqual(significant, ["1.23e+04", "1e+03", "999", "1", "0", "3e-05", "0.0006", "-1.23e+03"]);
 });
 
 test("protobuf's strings are numbers", () => {

@@ -3,6 +3,7 @@
 import {
   UNKNOWN,
   formatBytes,
+  formatCount,
   formatSeconds,
   formatVnodes,
   listOf,
@@ -12,6 +13,8 @@ import {
   wordsOf,
 } from "./format.js";
 import { barOf, ratio, waitShares } from "./shares.js";
+import { isGone, isOver } from "./state.js";
+import { expectedText } from "./work.js";
 
 const MOST_ROWS = 100;
 const SLOW_FACTOR = 1.5;  // of the median pass
@@ -21,32 +24,36 @@ const METRICS_ADDRESS = /^[0-9A-Za-z.:[\]-]+$/;
 // More than half of the lease has gone by.
 export function isSilent(worker, leaseSeconds) {
   const lease = numberOf(leaseSeconds);
-  return worker.state !== "lost" && lease > 0 && numberOf(worker.silent_seconds) > lease / 2;
+  return !isGone(worker) && lease > 0 && numberOf(worker.silent_seconds) > lease / 2;
 }
 
 export function workersView(status) {
   const workers = listOf(status.workers);
   const marksOf = markerOf(status, workers);
-  const rows = inOrder(workers.map((worker) => rowOf(worker, marksOf(worker), status.lease_seconds)));
+  const rows = inOrder(workers.map((worker) => rowOf(worker, marksOf(worker), status)));
   return {
     rows: rows.slice(0, MOST_ROWS),
-    count: countText(rows),
+    count: countText(rows, status),
     more: rows.length > MOST_ROWS ? `and ${rows.length - MOST_ROWS} more` : "",
     showsHosts: new Set(workers.map((worker) => textOf(worker.host_name))).size > 1,
   };
 }
 
-// Lost ones last. Where not all have room, those that are marked first.
+// Those that are gone last. Where not all have room, those that are marked first.
 function inOrder(rows) {
-  const rankOf = (row) => (row.isLost ? 2 : rows.length > MOST_ROWS && row.marks.length === 0 ? 1 : 0);
+  const rankOf = (row) => (row.isGone ? 2 : rows.length > MOST_ROWS && row.marks.length === 0 ? 1 : 0);
   return [0, 1, 2].flatMap((rank) => rows.filter((row) => rankOf(row) === rank));
 }
 
-function countText(rows) {
-  const lost = rows.filter((row) => row.isLost).length;
-  const here = rows.length - lost;
-  if (rows.length === 0) return "none attached";
-  return lost > 0 ? `${plural(here, "worker")}, ${lost} lost` : plural(here, "worker");
+function countText(rows, status) {
+  const here = rows.filter((row) => !row.isGone).length;
+  const none = isOver(status) ? [] : ["none attached"];
+  const gone = ["lost", "left"]
+    .map((state) => ({ state, count: rows.filter((row) => row.state === state).length }))
+    .filter(({ count }) => count > 0)
+    .map(({ state, count }) => `${formatCount(count)} ${state}`);
+  const first = expectedText(status) ?? (here > 0 ? plural(here, "worker") : null);
+  return [...(first === null ? none : [first]), ...gone].join(", ");
 }
 
 // A function that tells why to look at a worker.
@@ -74,12 +81,13 @@ function medianPass(workers) {
   return passes[Math.floor((passes.length - 1) / 2)];
 }
 
-function rowOf(worker, marks, leaseSeconds) {
-  const isLost = worker.state === "lost";
+function rowOf(worker, marks, status) {
+  // Once the run is over nobody has to speak.
+  const isHeard = !isGone(worker) && !isOver(status);
   return {
     id: textOf(String(worker.worker_id ?? UNKNOWN)),
     state: textOf(worker.state) || UNKNOWN,
-    isLost,
+    isGone: isGone(worker),
     marks,
     host: textOf(worker.host_name) || UNKNOWN,
     device: textOf(worker.device_name) || UNKNOWN,
@@ -89,8 +97,8 @@ function rowOf(worker, marks, leaseSeconds) {
     pass: numberOf(worker.pass_seconds) > 0 ? formatSeconds(worker.pass_seconds) : UNKNOWN,
     waits: waitShares(worker.wait_seconds, worker.pass_seconds),
     memory: memoryOf(worker),
-    heard: isLost ? UNKNOWN : `${formatSeconds(worker.silent_seconds)} ago`,
-    heardSeverity: isSilent(worker, leaseSeconds) ? "warning" : "good",
+    heard: isHeard ? `${formatSeconds(worker.silent_seconds)} ago` : UNKNOWN,
+    heardSeverity: isHeard && isSilent(worker, status.lease_seconds) ? "warning" : "good",
     group: groupText(worker),
     metricsUrl: metricsUrl(worker),
   };
@@ -111,5 +119,5 @@ function groupText(worker) {
 function metricsUrl(worker) {
   const address = worker.metrics_address;
   const isAddress = typeof address === "string" && METRICS_ADDRESS.test(address);
-  return isAddress && worker.state !== "lost" ? `http://${address}/metrics` : null;
+  return isAddress && !isGone(worker) ? `http://${address}/metrics` : null;
 }

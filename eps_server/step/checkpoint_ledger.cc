@@ -80,7 +80,9 @@ void CheckpointLedger::Fill(RunStatus& status, absl::Duration now) const {
   status.checkpoint_age_seconds = absl::ToDoubleSeconds(now - newest_at_);
   status.checkpoint_write_seconds = write_seconds_;
   status.checkpoint_bytes = num_bytes_;
-  status.checkpoint_writing_seconds = begun_.empty() ? 0 : absl::ToDoubleSeconds(now - begun_.begin()->second);
+  if (begun_.empty()) return;
+  status.checkpoint_writing_step = begun_.begin()->first.value();
+  status.checkpoint_writing_seconds = absl::ToDoubleSeconds(now - begun_.begin()->second);
 }
 
 }  // namespace eps::server

@@ -93,10 +93,13 @@ TEST_F(CheckpointLedgerTest, HowLongTheOneBeingWrittenTakesIsKnownUntilItEnds) {
   ledger_.Begin(kOne, absl::Seconds(12));
   ledger_.Begin(kTwo, absl::Seconds(15));  // waits for the one before
   EXPECT_EQ(Status().checkpoint_writing_seconds, 8);
+  EXPECT_EQ(Status().checkpoint_writing_step, kOne.value());
   EXPECT_TRUE(ledger_.OnWritten(kOne, absl::ResourceExhaustedError("disk full"), 0, absl::Seconds(16)).empty());
   EXPECT_EQ(Status().checkpoint_writing_seconds, 5);
+  EXPECT_EQ(Status().checkpoint_writing_step, kTwo.value());
   EXPECT_EQ(ledger_.OnWritten(kTwo, std::string("two"), 700, absl::Seconds(18)).size(), 0u);
   EXPECT_EQ(Status().checkpoint_writing_seconds, 0);
+  EXPECT_EQ(Status().checkpoint_writing_step, -1);
   EXPECT_EQ(Status().checkpoint_write_seconds, 3);
 }
 

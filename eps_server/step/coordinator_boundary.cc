@@ -56,6 +56,7 @@ void CoordinatorImpl::Evaluate(Actions& actions) {
   if (EndsEarly() && (evaluation_.ledger() == nullptr || members_.num_alive() == 0)) return evaluation_.Abandon();
   if (std::optional<EvaluationReport> report = evaluation_.Finish(clock_()); report.has_value()) {
     newest_evaluation_ = report;
+    counts_.evaluation_seconds += report->seconds;
     actions.push_back([this, report = *report] { ReportEvaluation(report); });
   } else if (const std::optional<int64_t> round = evaluation_.NextRead(); round.has_value()) {
     actions.push_back([this, round = *round] { ReadRound(round); });
@@ -176,14 +177,15 @@ void CoordinatorImpl::End(Actions& actions) {
   std::vector<CheckpointLedger::Answer> unanswered =
       failure_.ok() ? checkpoints_.TakeRequests() : checkpoints_.TakeAll();
   actions.push_back([this, failure = failure_, channels = members_.Channels(), unanswered,
-                     path = checkpoints_.newest_path(), steps = progress_.state().version.value()] {
+                     path = checkpoints_.newest_path(), step = progress_.state().version.value()] {
     const absl::Status reason =
         failure.ok() ? absl::UnavailableError("the run is over")
                      : absl::FailedPreconditionError(absl::StrCat("the run has failed: ", failure.message()));
     if (failure.ok()) {
-      LogInfo("run_finished", {{"steps", steps}, {"checkpoint", path}});
+      // `step` is less where it was told to end before.
+      LogInfo("run_finished", {{"step", step}, {"steps", run_.steps}, {"checkpoint", path}});
     } else {
-      LogError("run_failed", {{"steps", steps}, {"why", failure.message()}, {"checkpoint", path}});
+      LogError("run_failed", {{"step", step}, {"steps", run_.steps}, {"why", failure.message()}, {"checkpoint", path}});
     }
     engine_->Stop();
     aggregator_->Stop(reason);

@@ -179,6 +179,31 @@ TEST(CoordinatorEvaluationTest, EvaluationDataThatCannotBeReadEndsTheRunWithAChe
   EXPECT_EQ(run.checkpointer->snapshots().count(3), 1u);
 }
 
+TEST(CoordinatorEvaluationTest, OneThatGoesOnShowsHowFarItIsAndIsNoEndAfterTheLastStepEither) {
+  for (const int64_t every_steps : {3, 4}) {
+    RunConfig config = EvaluatedRun();
+    config.evaluation.every_steps = every_steps;
+    TestRun run(config);
+    EXPECT_FALSE(run.coordinator->Status().evaluating.has_value());
+    FakeWorker worker(run, {.holds_evaluations = true});
+    WaitFor([&] { return worker.is_evaluating(); });
+    const RunStatus status = run.coordinator->Status();
+    ASSERT_TRUE(status.evaluating.has_value());
+    EXPECT_EQ(status.evaluating->version, Version(every_steps));
+    EXPECT_EQ(status.evaluating->share, 0);
+    EXPECT_GE(status.evaluating->seconds, 0);
+    EXPECT_EQ(status.phase, RunPhase::kTraining) << every_steps;
+    EXPECT_GT(status.eta_seconds, 0);
+    worker.ReleaseEvaluations();
+    ASSERT_OK(run.coordinator->WaitUntilFinished());
+    EXPECT_FALSE(run.coordinator->Status().evaluating.has_value());
+    EXPECT_EQ(run.coordinator->Status().eta_seconds, 0);
+    double seconds = 0;
+    for (const EvaluationReport& report : run.reports.evaluations()) seconds += report.seconds;
+    EXPECT_EQ(run.coordinator->Status().counts.evaluation_seconds, seconds);
+  }
+}
+
 TEST(CoordinatorEvaluationTest, TheNewestEvaluationIsPartOfTheStatus) {
   TestRun run(EvaluatedRun());
   EXPECT_FALSE(run.coordinator->Status().evaluation.has_value());

@@ -97,6 +97,14 @@ std::vector<int> VnodesOf(const Assignment& assignment) {
 }
 
 // Forms the group that the coordinator asks for, all the way.
+std::vector<VnodeRecord> RecordsOf(const Assignment& assignment) {
+  std::vector<VnodeRecord> records;
+  for (const VnodeBatch& batch : assignment.vnodes) {
+    records.push_back({.vnode = batch.vnode, .loss_sum = 1, .counted_tokens = CountedTokens(batch), .finite = true});
+  }
+  return records;
+}
+
 uint64_t FormGroup(PlayedWorker& first, PlayedWorker& second) {
   const GroupOrder found = first.NextOrder();
   EXPECT_EQ(found.kind, GroupOrder::Kind::kFound);
@@ -139,6 +147,8 @@ TEST(CoordinatorGroupTest, AStepIsGivenToItsGroupAndAnewToEachAloneWhenAMemberIs
   EXPECT_FALSE(anew->group.has_value());
   EXPECT_EQ(anew->step, of_first->step);
   EXPECT_EQ(VnodesOf(*anew), (std::vector<int>{0, 1, 2, 3})) << "its own as well: parts of them were with the other";
+  EXPECT_EQ(run.coordinator->Status().counts.vnodes_redone, 0) << "not yet";
+  ASSERT_OK(run.coordinator->PassDone(first.id, anew->step, RecordsOf(*anew), {.seconds = 1}));
   EXPECT_EQ(run.coordinator->Status().counts.vnodes_redone, 4);
   EXPECT_EQ(members_of(), (std::vector{std::pair(0, WorkerId())}));
 }
@@ -152,11 +162,7 @@ TEST(CoordinatorGroupTest, AMemberThatAsksToLeaveComputesAloneWhatItsGroupDidNot
   const auto of_first = first.NextAssignment();
   second.NextAssignment();
   ASSERT_OK(run.coordinator->Leave(first.id));
-  std::vector<VnodeRecord> records;
-  for (const VnodeBatch& batch : of_first->vnodes) {
-    records.push_back({.vnode = batch.vnode, .loss_sum = 1, .counted_tokens = CountedTokens(batch), .finite = true});
-  }
-  ASSERT_OK(run.coordinator->PassDone(first.id, of_first->step, records, {.seconds = 1}));
+  ASSERT_OK(run.coordinator->PassDone(first.id, of_first->step, RecordsOf(*of_first), {.seconds = 1}));
   absl::SleepFor(absl::Milliseconds(120));
   EXPECT_EQ(run.coordinator->Status().phase, RunPhase::kTraining) << "the other may still be exchanging with it";
   run.coordinator->Disconnect(second.id, absl::UnavailableError("it was killed"));
@@ -178,6 +184,7 @@ TEST(CoordinatorGroupTest, AMemberThatSaysThatItsGroupIsOverKeepsItsPlace) {
     const auto anew = worker->NextAssignment();
     EXPECT_FALSE(anew->group.has_value());
     EXPECT_EQ(VnodesOf(*anew), VnodesOf(worker == &first ? *of_first : *of_second));
+    ASSERT_OK(run.coordinator->PassDone(worker->id, anew->step, RecordsOf(*anew), {.seconds = 1}));
   }
   EXPECT_EQ(run.coordinator->Status().counts.vnodes_redone, 4);
   EXPECT_EQ(run.coordinator->Status().counts.workers_lost, 0);

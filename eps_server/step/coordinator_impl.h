@@ -136,16 +136,18 @@ class CoordinatorImpl final : public Coordinator {
   // Until then the others may die, and nobody else finishes it: of a step in which weights were updated no checkpoint
   // can be made.
   void ReleaseLeaving(Actions& actions) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // These return how many vnodes others must run again. Lose also forgets the worker.
-  int Lose(WorkerId worker) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // These say how many vnodes others must run again. Lose also forgets the worker, and counts it unless it left.
+  struct Gone {
+    int vnodes = 0;
+    bool by_itself = false;  // or as the run was over: it is not lost
+  };
+  Gone Lose(WorkerId worker, const absl::Status& why) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   int TakeBack(WorkerId worker) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   int LoseGroups(absl::Span<const uint64_t> groups) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // So many vnodes of the step, which their holders did not finish, are to be run again; fails the run where the step's
   // weights may be gone already.
   void FailUnlessRedoable(int vnodes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  static bool LeftByItself(int vnodes, const absl::Status& why) { return why.ok() && vnodes == 0; }
-  void CountLost(int vnodes, const absl::Status& why) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  void LogLost(WorkerId worker, StepId step, int vnodes, const absl::Status& why) const;
+  static void LogGone(WorkerId worker, StepId step, const Gone& gone, const absl::Status& why);
   // The loop sends them, soon.
   void QueueGroupOrders(std::vector<GroupOrder> orders) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void SendGroupOrders(Actions& actions) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
@@ -156,6 +158,8 @@ class CoordinatorImpl final : public Coordinator {
   void Loop();
   void Advance(Actions& actions) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   bool MayBegin() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Until the first step begins with those that are ready, if no other gets ready; nullopt: it has begun, or none is.
+  std::optional<absl::Duration> TimeToStart(absl::Duration now) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void OpenStep(Actions& actions) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // All vnodes at a step's begin, to groups too; those of lost workers later, to each alone.
   void AssignVnodes(Actions& actions) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
@@ -211,6 +215,7 @@ class CoordinatorImpl final : public Coordinator {
 
   RunPhase Phase() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void FillStatus(RunStatus& status) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  int64_t BlobsSummed() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Blobs go on being published meanwhile: `status` is of about one moment.
   void FillBlobs(RunStatus& status) const;
   // Of the step in progress, or of an evaluation's round; null: there is none, or its data is being read.

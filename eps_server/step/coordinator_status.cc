@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -19,6 +20,12 @@
 #include "eps_server/step/vnode_ledger.h"
 
 namespace eps::server {
+namespace {
+
+// Of a step's time, what a round of an evaluation takes, about: backward is twice forward's work.
+constexpr double kForwardShare = 1.0 / 3;
+
+}  // namespace
 
 RunStatus CoordinatorImpl::Status() const {
   RunStatus status;
@@ -56,13 +63,17 @@ void CoordinatorImpl::FillStatus(RunStatus& status) const {
   status.counts = counts_;
   const bool is_late = IsWatched() && watch_.IsLate(now);
   progress_.Fill(status, end_, now, is_late ? watch_.Waited(now) : absl::ZeroDuration());
+  if (status.eta_seconds >= 0 && !EndsEarly()) {
+    status.eta_seconds +=
+        evaluation_.SecondsLeft(progress_.state().version, end_, now, kForwardShare * status.median_step_seconds);
+  }
+  if (status.phase == RunPhase::kFailed) status.eta_seconds = -1;
   if (status.phase == RunPhase::kWaitingForWorkers) {  // what the steps before took tells nothing of now
     status.tokens_per_second = 0;
     status.model_flops_per_second = 0;
     status.eta_seconds = -1;
   }
   checkpoints_.Fill(status, now);
-  status.wait_fraction = all_passes_.Fractions();
   status.device_peak_bytes = device_peak_bytes_;
   status.device_cap_bytes = members_.largest_cap_bytes();
   status.most_workers = most_workers_;
@@ -78,7 +89,7 @@ void CoordinatorImpl::FillStatus(RunStatus& status) const {
   status.workers = members_.List(now);
   for (WorkerStatus& worker : status.workers) {
     const VnodeLedger* ledger = LedgerInWork();
-    if (ledger == nullptr || worker.state == WorkerState::kLost) continue;
+    if (ledger == nullptr || IsGone(worker.state)) continue;
     worker.vnodes = ledger->VnodesOf(worker.id);
     if (worker.state == WorkerState::kIdle && ledger->IsRunning(worker.id)) worker.state = WorkerState::kRunning;
   }
@@ -90,6 +101,21 @@ void CoordinatorImpl::FillStatus(RunStatus& status) const {
     }
   }
   status.evaluation = newest_evaluation_;
+  status.evaluating = evaluation_.Progress(now);
+  status.updates_wait_for_norm = run_.defers_updates();
+  status.blobs_summed = BlobsSummed();
+  if (!begun_ && !over_) {
+    const std::optional<absl::Duration> to_start = TimeToStart(now);
+    status.workers_expected = expected_workers_;
+    status.start_in_seconds = to_start.has_value() ? absl::ToDoubleSeconds(*to_start) : -1;
+  }
+}
+
+int64_t CoordinatorImpl::BlobsSummed() const {
+  const auto blobs = static_cast<int64_t>(model_.blobs.size());
+  if (closing_.has_value()) return blobs;
+  // While its data is read, the aggregator still tells of the step before.
+  return ledger() == nullptr ? 0 : blobs - static_cast<int64_t>(aggregator_->MissingBlobs().size());
 }
 
 RunPhase CoordinatorImpl::Phase() const {
@@ -100,6 +126,8 @@ RunPhase CoordinatorImpl::Phase() const {
   if (!over_ && !stop_requested_ && EvaluationComesFirst() && members_.num_ready() == 0) {
     return RunPhase::kWaitingForWorkers;  // of the last step, too
   }
+  // After the last step, too: its workers are needed, and others may come.
+  if (!over_ && !EndsEarly() && EvaluationComesFirst() && begun_) return RunPhase::kTraining;
   if (over_ || step_.value() >= end_ || (stop_requested_ && open_.has_value())) return RunPhase::kFinishing;
   if (members_.num_ready() == 0 || !begun_) return RunPhase::kWaitingForWorkers;
   return RunPhase::kTraining;

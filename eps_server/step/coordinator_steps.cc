@@ -7,6 +7,7 @@
 #include <cmath>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -80,9 +81,15 @@ void CoordinatorImpl::Advance(Actions& actions) {
 }
 
 bool CoordinatorImpl::MayBegin() const {
+  if (begun_) return !members_.ReadyWorkers().empty();
+  return TimeToStart(clock_()) == absl::ZeroDuration();
+}
+
+std::optional<absl::Duration> CoordinatorImpl::TimeToStart(absl::Duration now) const {
   const int ready = static_cast<int>(members_.ReadyWorkers().size());
-  if (ready == 0) return false;
-  return begun_ || ready >= expected_workers_ || clock_() - start_ >= expect_timeout_;
+  if (begun_ || ready == 0) return std::nullopt;
+  if (ready >= expected_workers_) return absl::ZeroDuration();
+  return std::max(absl::ZeroDuration(), start_ + expect_timeout_ - now);
 }
 
 void CoordinatorImpl::OpenStep(Actions& actions) {
@@ -216,6 +223,7 @@ void CoordinatorImpl::Commit(Actions& actions) {
                                   .samples = run_.batch.sequences_per_step(),
                                   .dropped = drop_.DroppedIn(report.step)});
   report.wait_fraction = closing_->step.passes.Fractions();
+  report.pass_seconds = closing_->step.passes.seconds;
   report.device_peak_bytes = device_peak_bytes_;
   report.workers = closing_->workers;
 

@@ -357,6 +357,8 @@ TEST(CoordinatorTest, ReportsEachStepOnceAndInOrder) {
   EXPECT_EQ(run.coordinator->Losses().size(), 4u);
   EXPECT_EQ(status.newest_checkpoint, "step-4");
   EXPECT_EQ(status.eta_seconds, 0);
+  EXPECT_EQ(status.wait_fraction.at("pull"), 0.25);
+  EXPECT_EQ(status.learning_rate, 1e-2);
   EXPECT_GT(status.resident_bytes, 0);
   EXPECT_THAT(run.coordinator->Attach({.device_name = "cpu", .device_model = "test", .device_cap_bytes = 1}),
               StatusIs(absl::StatusCode::kFailedPrecondition, "the run is over"));
@@ -397,7 +399,7 @@ TEST_P(CoordinatorModeTest, TheGateWaitsForWhoComputesALostPartAgain) {
     WaitFor([&] { return run.coordinator->Status().counts.passes == 2; });
     second.HoldRecords();
     first.Kill();
-    WaitFor([&] { return run.coordinator->Status().counts.vnodes_redone == 2; });
+    WaitFor([&] { return run.coordinator->Status().counts.workers_lost == 1; });
   }
   WaitFor([&] {
     const std::vector<bool> missing = run.coordinator->aggregator().MissingVnodes();
@@ -405,11 +407,13 @@ TEST_P(CoordinatorModeTest, TheGateWaitsForWhoComputesALostPartAgain) {
   });
   absl::SleepFor(absl::Milliseconds(50));
   EXPECT_EQ(run.committed(), 0);
+  EXPECT_EQ(run.coordinator->Status().counts.vnodes_redone, 0) << "its records are to come";
   EXPECT_EQ(run.coordinator->Status().workers.back().state, WorkerState::kRunning);
   const BlobSpec& first_of_all = run.model.blob(run.model.layers.front().blobs.front().blob);
   EXPECT_EQ(run.store->published(first_of_all.id), Version(0));
   second.ReleaseRecords();
   ASSERT_OK(run.coordinator->WaitUntilFinished());
+  EXPECT_EQ(run.coordinator->Status().counts.vnodes_redone, 2);
   EXPECT_TRUE(run.Result(config.steps) == Reference(config));
 }
 
@@ -579,11 +583,94 @@ TEST(CoordinatorTest, ADaemonThatStoodStillLosesNobodyWhoSpeaksThen) {
 TEST(CoordinatorTest, WaitsForTheExpectedWorkersOrItsPatience) {
   FakeClock clock;
   TestRun run(SmallRun(), {.expected_workers = 2, .clock = &clock});
+  clock.seconds = 20;
+  EXPECT_EQ(run.coordinator->Status().workers_expected, 2);
+  EXPECT_EQ(run.coordinator->Status().start_in_seconds, -1) << "nobody is there to begin with";
   FakeWorker worker(run);
   absl::SleepFor(absl::Milliseconds(80));
   EXPECT_EQ(run.coordinator->Status().phase, RunPhase::kWaitingForWorkers);
+  EXPECT_EQ(run.coordinator->Status().start_in_seconds, 40);
   for (; clock.seconds < 60; clock.seconds += 5) EXPECT_OK(run.coordinator->Heartbeat(worker.id()));
   ASSERT_OK(run.coordinator->WaitUntilFinished());
+  EXPECT_EQ(run.coordinator->Status().workers_expected, 0);
+  EXPECT_EQ(run.coordinator->Status().start_in_seconds, -1);
+}
+
+TEST(CoordinatorTest, WhoGoesAsTheRunEndsHasLeftAndWhoWasKilledBeforeIsLost) {
+  TestRun run(SmallRun(), {.expected_workers = 2});
+  FakeWorker killed(run, 5), first(run);
+  ASSERT_OK(run.coordinator->WaitUntilFinished());
+  run.coordinator->Disconnect(first.id(), absl::UnavailableError("its stream was cut"));
+  const RunStatus status = run.coordinator->Status();
+  ASSERT_EQ(status.workers.size(), 2u);
+  EXPECT_EQ(status.workers[0].state, WorkerState::kLost);
+  EXPECT_EQ(status.workers[1].state, WorkerState::kLeft);
+  EXPECT_EQ(status.counts.workers_lost, 1);
+}
+
+TEST(CoordinatorTest, AWorkerThatGoesByItselfHasLeft) {
+  TestRun run(SmallRun(), {.expected_workers = 2});
+  const WorkerId worker =
+      *run.coordinator->Attach({.device_name = "cpu", .device_model = "test", .device_cap_bytes = 1});
+  run.coordinator->Disconnect(worker, absl::OkStatus());
+  ASSERT_EQ(run.coordinator->Status().workers.size(), 1u);
+  EXPECT_EQ(run.coordinator->Status().workers[0].state, WorkerState::kLeft);
+}
+
+TEST(CoordinatorTest, WhatALostWorkerLeavesIsRedoneOnceAnotherHasComputedIt) {
+  TestRun run(SmallRun());
+  {
+    FakeWorker worker(run, {.holds_records = true});
+    WaitFor([&] { return run.coordinator->Status().workers[0].state == WorkerState::kRunning; });
+    worker.Kill();
+    WaitFor([&] { return run.coordinator->Status().counts.workers_lost == 1; });
+  }
+  EXPECT_EQ(run.coordinator->Status().counts.vnodes_redone, 0) << "nobody is there to do it";
+  FakeWorker other(run);
+  ASSERT_OK(run.coordinator->WaitUntilFinished());
+  EXPECT_EQ(run.coordinator->Status().counts.vnodes_redone, 4);
+}
+
+TEST(CoordinatorTest, ARunThatHasFailedLosesNobodyAndHasNoTimeLeft) {
+  TestRun run(SmallRun(ClipMode::kNone), {.expected_workers = 2});
+  FakeWorker hangs(run, {.hangs = true}), breaks(run, {.breaks_loss = true});
+  EXPECT_THAT(run.coordinator->WaitUntilFinished(), StatusIs(absl::StatusCode::kOutOfRange, "the loss of vnode"));
+  hangs.Kill();
+  for (const WorkerId worker : {breaks.id(), hangs.id()}) {
+    run.coordinator->Disconnect(worker, absl::FailedPreconditionError("the run has failed"));
+  }
+  const RunStatus status = run.coordinator->Status();
+  ASSERT_EQ(status.workers.size(), 2u);
+  for (const WorkerStatus& worker : status.workers) EXPECT_EQ(worker.state, WorkerState::kLeft);
+  EXPECT_EQ(status.phase, RunPhase::kFailed);
+  EXPECT_EQ(status.counts.workers_lost, 0);
+  EXPECT_EQ(status.counts.vnodes_redone, 0);
+  EXPECT_EQ(status.eta_seconds, -1);
+}
+
+TEST(CoordinatorTest, AFailureInTheMidstOfARunLeavesNoTimeToGo) {
+  TestRun run(SmallRun());
+  FakeWorker worker(run, 20);
+  WaitFor([&] { return run.committed() >= 1; });
+  EXPECT_GE(run.coordinator->Status().learning_rate, 0);
+  run.coordinator->Fail(absl::DataLossError("the disk"));
+  EXPECT_FALSE(run.coordinator->WaitUntilFinished().ok());
+  EXPECT_EQ(run.coordinator->Status().eta_seconds, -1);
+}
+
+TEST(CoordinatorTest, GradientsThatAreInShowWhileAllUpdatesWaitForTheNorm) {
+  for (const ClipMode clip : {ClipMode::kExact, ClipMode::kNone}) {
+    TestRun run(SmallRun(clip));
+    EXPECT_EQ(run.coordinator->Status().updates_wait_for_norm, clip == ClipMode::kExact);
+    EXPECT_EQ(run.coordinator->Status().blobs_summed, 0);
+    EXPECT_EQ(run.coordinator->Status().learning_rate, -1) << "no step has one yet";
+    const auto blobs = static_cast<int64_t>(run.model.blobs.size());
+    FakeWorker worker(run, {.holds_records = true});
+    WaitFor([&] { return run.coordinator->Status().blobs_summed == blobs; });
+    EXPECT_EQ(run.committed(), 0);
+    worker.ReleaseRecords();
+    ASSERT_OK(run.coordinator->WaitUntilFinished());
+  }
 }
 
 TEST(CoordinatorTest, LossThatIsNotFiniteEndsAnEagerRun) {

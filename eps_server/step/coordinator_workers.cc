@@ -108,17 +108,26 @@ absl::StatusOr<Choices> CoordinatorImpl::OfferChoices(WorkerId worker, Choices o
 }
 
 absl::Status CoordinatorImpl::Ready(WorkerId worker, WorkerMemory memory) {
+  int ready = 0, expected = 0;
+  std::optional<absl::Duration> to_start;
   {
     MutexLock lock(mu_);
     EPS_RETURN_IF_ERROR(members_.Ready(worker, memory, clock_()));
     predicted_step_seconds_ = memory.predicted_step_seconds;
     watch_.Expect(absl::Seconds(predicted_step_seconds_));
+    ready = static_cast<int>(members_.ReadyWorkers().size());
+    expected = expected_workers_;
+    to_start = TimeToStart(clock_());
     Wake();
   }
   LogInfo("worker_ready", {{"worker", worker.value()},
                            {"device_arena_bytes", memory.device_arena_bytes},
                            {"device_outside_bytes", memory.device_outside_bytes},
                            {"host_bytes", memory.host_bytes}});
+  if (to_start.value_or(absl::ZeroDuration()) > absl::ZeroDuration()) {
+    LogInfo("waits_for_workers",
+            {{"ready", ready}, {"expected", expected}, {"begins_in_seconds", absl::ToDoubleSeconds(*to_start)}});
+  }
   return absl::OkStatus();
 }
 
@@ -136,6 +145,7 @@ absl::Status CoordinatorImpl::PassDone(WorkerId worker, StepId step, std::vector
   }
   if (step == step_) {
     EPS_RETURN_IF_ERROR(ledger()->AddRecords(worker, records));
+    counts_.vnodes_redone += ledger()->TakeRedone();
     open_->passes.Add(timing);
     balancer_.OnPass(worker, timing.OwnSeconds() / ShareOfLayers(step));
     if (const std::optional<int> vnode = ledger()->NonfiniteVnode(); vnode && !SkipsNonfinite()) {
@@ -153,6 +163,7 @@ absl::Status CoordinatorImpl::EvaluationDone(WorkerId worker, Version version, i
   EPS_RETURN_IF_ERROR(members_.Renew(worker, clock_()));
   if (over_ || members_.IsLetGo(worker)) return absl::OkStatus();
   EPS_RETURN_IF_ERROR(evaluation_.AddRecords(worker, version, round, records));
+  counts_.vnodes_redone += evaluation_.TakeRedone();
   return CountPass(worker, std::move(timing));
 }
 
@@ -181,7 +192,6 @@ absl::Status CoordinatorImpl::ReportGroup(WorkerId worker, const GroupReport& re
       ended = groups_.Failed(worker, report.group, report.text, orders);
       if (ended) vnodes = LoseGroups({report.group});
       FailUnlessRedoable(vnodes);
-      counts_.vnodes_redone += vnodes;
     }
     QueueGroupOrders(std::move(orders));
     Wake();
@@ -226,15 +236,15 @@ void CoordinatorImpl::ReleaseLeaving(Actions& actions) {
     if ((step_needs && of_step->TakesPart(worker)) || (round_needs && of_round->TakesPart(worker))) continue;
     members_.LetGo(worker);
     TakeBack(worker);
-    actions.push_back([this, worker, channel = members_.channel(worker), step = step_] {
-      LogLost(worker, step, /*vnodes=*/0, absl::OkStatus());
+    actions.push_back([worker, channel = members_.channel(worker), step = step_] {
+      LogGone(worker, step, {.by_itself = true}, absl::OkStatus());
       if (channel != nullptr) channel->SendFinish(true, "it was asked to leave");
     });
   }
 }
 
 void CoordinatorImpl::Disconnect(WorkerId worker, absl::Status why) {
-  int vnodes = 0;
+  Gone gone;
   StepId step;
   {
     MutexLock lock(mu_);
@@ -243,12 +253,11 @@ void CoordinatorImpl::Disconnect(WorkerId worker, absl::Status why) {
       members_.Remove(worker);
       return;
     }
-    vnodes = Lose(worker);
-    CountLost(vnodes, why);
+    gone = Lose(worker, why);
     step = step_;
     Wake();
   }
-  LogLost(worker, step, vnodes, why);
+  LogGone(worker, step, gone, why);
 }
 
 void CoordinatorImpl::ExpireLeases(Actions& actions) {
@@ -263,22 +272,25 @@ void CoordinatorImpl::ExpireLeases(Actions& actions) {
       continue;
     }
     std::shared_ptr<WorkerChannel> channel = members_.channel(worker);
-    const int vnodes = Lose(worker);
     const absl::Status why =
         absl::DeadlineExceededError(absl::StrCat("not heard of for ", absl::FormatDuration(lease_)));
-    CountLost(vnodes, why);
-    actions.push_back([this, worker, vnodes, why, channel, step = step_] {
-      LogLost(worker, step, vnodes, why);
+    const Gone gone = Lose(worker, why);
+    actions.push_back([worker, gone, why, channel, step = step_] {
+      LogGone(worker, step, gone, why);
       if (channel != nullptr) channel->Close(why);
     });
   }
 }
 
-int CoordinatorImpl::Lose(WorkerId worker) {
-  members_.Remove(worker);
-  const int vnodes = TakeBack(worker);
-  if (open_.has_value() && vnodes > 0) open_->lost_vnodes = true;
-  return vnodes;
+CoordinatorImpl::Gone CoordinatorImpl::Lose(WorkerId worker, const absl::Status& why) {
+  // Before what its going may itself bring about. Nobody misses who goes then, however it goes.
+  const bool is_run_over = over_ || !failure_.ok();
+  Gone gone{.vnodes = TakeBack(worker)};
+  gone.by_itself = is_run_over || (why.ok() && gone.vnodes == 0);
+  members_.Remove(worker, gone.by_itself ? WorkerState::kLeft : WorkerState::kLost);
+  counts_.workers_lost += gone.by_itself ? 0 : 1;
+  if (open_.has_value() && gone.vnodes > 0) open_->lost_vnodes = true;
+  return gone;
 }
 
 int CoordinatorImpl::TakeBack(WorkerId worker) {
@@ -332,19 +344,14 @@ void CoordinatorImpl::LogGroupOrder(const GroupOrder& order) {
   }
 }
 
-void CoordinatorImpl::CountLost(int vnodes, const absl::Status& why) {
-  counts_.workers_lost += LeftByItself(vnodes, why) ? 0 : 1;
-  counts_.vnodes_redone += vnodes;
-}
-
-void CoordinatorImpl::LogLost(WorkerId worker, StepId step, int vnodes, const absl::Status& why) const {
-  if (LeftByItself(vnodes, why)) {
+void CoordinatorImpl::LogGone(WorkerId worker, StepId step, const Gone& gone, const absl::Status& why) {
+  if (gone.by_itself) {
     LogInfo("worker_left", {{"worker", worker.value()}, {"step", step.value()}});
     return;
   }
   LogWarning("worker_lost", {{"worker", worker.value()},
                              {"step", step.value()},
-                             {"vnodes_to_redo", vnodes},
+                             {"vnodes_to_redo", gone.vnodes},
                              {"why", why.ok() ? absl::string_view("it left") : why.message()}});
 }
 

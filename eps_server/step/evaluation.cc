@@ -1,5 +1,6 @@
 #include "eps_server/step/evaluation.h"
 
+#include <algorithm>
 #include <limits>
 #include <utility>
 
@@ -80,12 +81,40 @@ std::optional<EvaluationReport> Evaluation::Finish(absl::Duration now) {
                                    .tokens = totals_.counted_tokens,
                                    .seconds = absl::ToDoubleSeconds(now - begun_at_)};
   version_.reset();
+  newest_seconds_ = report.seconds;
   return report;
 }
 
 void Evaluation::Abandon() {
   version_.reset();
   ledger_.reset();
+}
+
+std::optional<EvaluationProgress> Evaluation::Progress(absl::Duration now) const {
+  if (!is_on()) return std::nullopt;
+  const double rounds = static_cast<double>(round_) + (ledger_ == nullptr ? 0 : ledger_->ShareOfRecords());
+  return EvaluationProgress{.version = *version_,
+                            .share = rounds / static_cast<double>(num_rounds_),
+                            .seconds = absl::ToDoubleSeconds(now - begun_at_)};
+}
+
+double Evaluation::SecondsLeft(Version committed, int64_t end, absl::Duration now, double round_seconds) const {
+  const std::optional<EvaluationProgress> progress = Progress(now);
+  double each = static_cast<double>(num_rounds_) * round_seconds;
+  if (newest_seconds_ > 0) {
+    each = newest_seconds_;
+  } else if (progress.has_value() && progress->share > 0) {
+    each = progress->seconds / progress->share;
+  }
+  const double of_this = progress.has_value() ? each * (1 - progress->share) : 0;
+  return of_this + each * static_cast<double>(NumDue(std::max(committed.value(), newest_.value() + 1), end));
+}
+
+int64_t Evaluation::NumDue(int64_t first, int64_t last) const {
+  first = std::max<int64_t>(first, 1);
+  if (!config_.is_on() || last < first) return 0;
+  const int64_t of_interval = last / config_.every_steps - (first - 1) / config_.every_steps;
+  return of_interval + (last == steps_ && last % config_.every_steps != 0 ? 1 : 0);
 }
 
 }  // namespace eps::server

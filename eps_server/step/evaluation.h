@@ -12,6 +12,7 @@
 #include "common/base/ids.h"
 #include "common/schedule/vnode_batch.h"
 #include "common/spec/run_config.h"
+#include "eps_server/step/run_status.h"
 #include "eps_server/step/step_report.h"
 #include "eps_server/step/vnode_ledger.h"
 
@@ -56,6 +57,15 @@ class Evaluation {
   // Ends it with nothing.
   void Abandon();
 
+  // nullopt: none goes on.
+  std::optional<EvaluationProgress> Progress(absl::Duration now) const;
+  // How long the evaluations that are still to be made take, the rest of the one that goes on among them, of a run that
+  // ends at version `end` and has committed `committed`. Each is taken to be as long as the newest of this sitting; while
+  // there is none, as the one that goes on promises, or else rounds of `round_seconds`.
+  double SecondsLeft(Version committed, int64_t end, absl::Duration now, double round_seconds) const;
+  // As VnodeLedger's, of the round in work.
+  int TakeRedone() { return ledger_ == nullptr ? 0 : ledger_->TakeRedone(); }
+
  private:
   const EvaluationConfig config_;
   const int64_t steps_;
@@ -66,7 +76,11 @@ class Evaluation {
   bool is_reading_ = false;
   std::unique_ptr<VnodeLedger> ledger_;
   absl::Duration begun_at_;
-  VnodeTotals totals_;  // of the rounds that are over
+  double newest_seconds_ = 0;  // that the newest one took; 0: there is none
+  VnodeTotals totals_;         // of the rounds that are over
+
+  // Versions from `first` to `last` that are due, both included.
+  int64_t NumDue(int64_t first, int64_t last) const;
 };
 
 }  // namespace eps::server

@@ -45,6 +45,44 @@ TEST(EvaluationTest, AResumedVersionIsEvaluatedAnewButNotThatOfARunThatIsDone) {
   EXPECT_FALSE(Evaluation(kEveryFour, kSteps, 1, Version(10)).IsDue(Version(10)));
 }
 
+// Due are 4, 8 and 10.
+TEST(EvaluationTest, WhatIsStillToComeTakesAsLongAsTheNewestAndOneThatGoesOnItsRest) {
+  Evaluation evaluation(kEveryFour, kSteps, 2, Version(0));
+  const auto left = [&](int64_t committed, int64_t end, double now) {
+    return evaluation.SecondsLeft(Version(committed), end, absl::Seconds(now), /*round_seconds=*/5);
+  };
+  EXPECT_EQ(left(0, 10, 90), 3 * 2 * 5) << "no evaluation tells better";
+  EXPECT_EQ(left(0, 7, 90), 2 * 5) << "it ends before the others are due";
+  EXPECT_EQ(left(4, 10, 90), 3 * 2 * 5) << "4 is due and not begun";
+  EXPECT_EQ(evaluation.Progress(absl::Seconds(90)), std::nullopt);
+
+  evaluation.Begin(Version(4), absl::Seconds(100));
+  EXPECT_EQ(left(4, 10, 100), 3 * 2 * 5);
+  EXPECT_EQ(evaluation.Progress(absl::Seconds(101))->share, 0);
+  ASSERT_EQ(evaluation.NextRead(), 0);
+  evaluation.StartRound(Round());
+  evaluation.Assign(WorkerId(1), {0, 1});
+  ASSERT_OK(evaluation.AddRecords(WorkerId(1), Version(4), 0, {Record(0, 1.0, 0)}));
+  EXPECT_EQ(evaluation.Progress(absl::Seconds(102))->share, 0.25) << "a vnode of two in a round of two";
+  EXPECT_EQ(evaluation.Progress(absl::Seconds(102))->seconds, 2);
+  EXPECT_EQ(evaluation.Progress(absl::Seconds(102))->version, Version(4));
+  EXPECT_EQ(left(4, 10, 102), 6 + 2 * 8) << "as fast as it goes";
+  ASSERT_OK(evaluation.AddRecords(WorkerId(1), Version(4), 0, {Record(1, 1.0, 0)}));
+  ASSERT_TRUE(evaluation.FinishRound());
+  EXPECT_EQ(evaluation.Progress(absl::Seconds(103))->share, 0.5);
+  ASSERT_EQ(evaluation.NextRead(), 1);
+  evaluation.StartRound(Round());
+  evaluation.Assign(WorkerId(1), {0, 1});
+  ASSERT_OK(evaluation.AddRecords(WorkerId(1), Version(4), 1, {Record(0, 1.0, 0), Record(1, 1.0, 0)}));
+  ASSERT_TRUE(evaluation.FinishRound());
+  ASSERT_TRUE(evaluation.Finish(absl::Seconds(107)).has_value());
+  EXPECT_EQ(left(5, 10, 200), 2 * 7);
+  EXPECT_EQ(left(4, 4, 200), 0);
+  evaluation.Begin(Version(8), absl::Seconds(300));
+  EXPECT_EQ(left(8, 10, 301), 2 * 7);
+  EXPECT_EQ(Evaluation({}, kSteps, 0, Version(0)).SecondsLeft(Version(0), 10, absl::Seconds(1), 5), 0);
+}
+
 TEST(EvaluationTest, RoundsAreReadGivenOutAndAddedUpOneAfterTheOther) {
   Evaluation evaluation(kEveryFour, kSteps, 2, Version(0));
   const WorkerId one(1), two(2);

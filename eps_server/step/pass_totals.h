@@ -17,6 +17,10 @@ struct PassTotals {
     seconds += timing.seconds;
     for (const auto& [cause, waited] : timing.wait_seconds) wait_seconds[cause] += waited;
   }
+  void Add(const PassTotals& more) {
+    seconds += more.seconds;
+    for (const auto& [cause, waited] : more.wait_seconds) wait_seconds[cause] += waited;
+  }
   // Of `seconds`, by cause.
   std::map<std::string, double> Fractions() const {
     std::map<std::string, double> fractions;

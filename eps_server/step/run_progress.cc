@@ -60,7 +60,9 @@ void RunProgress::Commit(const StepReport& report, absl::Duration now) {
   num_skipped_ += report.skipped ? 1 : 0;
   last_commit_ = now;
   loss_curve_.Add(report.loss);
-  recent_.push_back({report.seconds, report.tokens, report.model_flops});
+  PassTotals passes{.seconds = report.pass_seconds};
+  for (const auto& [cause, share] : report.wait_fraction) passes.wait_seconds[cause] = share * report.pass_seconds;
+  recent_.push_back({report.seconds, report.tokens, report.model_flops, std::move(passes)});
   if (recent_.size() > kRecentSteps) recent_.pop_front();
   step_seconds_.push_back(report.seconds);
   if (step_seconds_.size() > kMedianSteps) step_seconds_.pop_front();
@@ -73,13 +75,16 @@ void RunProgress::Fill(RunStatus& status, int64_t end, absl::Duration now, absl:
   status.last_loss = LastLoss(state_);
   status.loss = state_.losses.empty() ? 0 : status.last_loss.value_or(std::numeric_limits<double>::quiet_NaN());
   status.gradient_norm = state_.gradient_norms.empty() ? -1 : state_.gradient_norms.back();
-  status.learning_rate = last_.learning_rate;
+  status.learning_rate = num_steps_ > 0 ? last_.learning_rate : -1;
   double seconds = 0, tokens = 0, model_flops = 0;
+  PassTotals passes;
   for (const Pace& step : recent_) {
     seconds += step.seconds;
     tokens += static_cast<double>(step.tokens);
     model_flops += step.model_flops;
+    passes.Add(step.passes);
   }
+  status.wait_fraction = passes.Fractions();
   if (seconds > 0) {
     const bool is_late = waited > absl::ZeroDuration();
     seconds += absl::ToDoubleSeconds(waited);

@@ -7,6 +7,7 @@
 #include "absl/time/time.h"
 #include "common/checkpoint/run_state.h"
 #include "eps_server/step/loss_curve.h"
+#include "eps_server/step/pass_totals.h"
 #include "eps_server/step/run_status.h"
 #include "eps_server/step/step_report.h"
 
@@ -30,7 +31,7 @@ class RunProgress {
   // each of them: one above 1 is not to blame the run for.
   bool has_diverged() const { return skipped_in_a_row_ >= kMaxSkippedInARow && last_.loss_scale <= 1; }
 
-  // Sets what RunStatus says of steps, losses, speed and time; `end` steps are to be done in all. waited: of a step that
+  // Sets what RunStatus says of steps, losses, speed, waits and time, evaluations apart; `end` steps are to be done in all. waited: of a step that
   // takes longer than steps do (StepWatch::IsLate), how long it has taken so far, which counts among the last ones; else
   // zero.
   void Fill(RunStatus& status, int64_t end, absl::Duration now, absl::Duration waited = absl::ZeroDuration()) const;
@@ -42,6 +43,7 @@ class RunProgress {
     double seconds = 0;
     int64_t tokens = 0;
     double model_flops = 0;
+    PassTotals passes;
   };
 
   RunState state_;

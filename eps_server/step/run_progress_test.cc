@@ -42,6 +42,7 @@ TEST(RunProgressTest, GoesOnFromWhatACheckpointTold) {
   EXPECT_EQ(status.eta_seconds, -1);  // nothing of this sitting to tell it by
   EXPECT_EQ(status.step_age_seconds, 40);
   EXPECT_EQ(status.loss_curve.size(), 2u);
+  EXPECT_EQ(status.learning_rate, -1);
 
   StepReport third = Report(2, 3, 2);
   third.model_flops = 12e9;
@@ -57,6 +58,7 @@ TEST(RunProgressTest, GoesOnFromWhatACheckpointTold) {
   EXPECT_EQ(status.counts.skipped_steps, 0);
   EXPECT_EQ(status.seconds, 6);
   EXPECT_EQ(status.last_step_seconds, 4);
+  EXPECT_EQ(status.learning_rate, 0.5);
   EXPECT_EQ(status.step_age_seconds, 34);
   EXPECT_DOUBLE_EQ(status.tokens_per_second, 200.0 / 6);
   EXPECT_DOUBLE_EQ(status.model_flops_per_second, 2e9);
@@ -105,6 +107,20 @@ TEST(RunProgressTest, SpeedIsThatOfTheLastTenSteps) {
   progress.Commit(Report(0, 3, 1000), absl::Seconds(1000));
   for (int step = 1; step <= 10; ++step) progress.Commit(Report(step, 3, 2), absl::Seconds(1000 + 2 * step));
   EXPECT_DOUBLE_EQ(StatusOf(progress, 12).eta_seconds, 2);
+}
+
+TEST(RunProgressTest, WaitsAreThoseOfTheLastTenSteps) {
+  RunProgress progress(RunState{}, absl::ZeroDuration());
+  EXPECT_TRUE(StatusOf(progress, 20).wait_fraction.empty());
+  for (int step = 0; step <= 10; ++step) {
+    StepReport report = Report(step, 3, 1);
+    // The first is forgotten; of the others the last took three times as long.
+    report.pass_seconds = step == 10 ? 3 : 1;
+    report.wait_fraction = {{"pull", step == 0 ? 1 : 0.25}, {"room", step == 10 ? 0.5 : 0}};
+    progress.Commit(report, absl::Seconds(step));
+  }
+  EXPECT_DOUBLE_EQ(StatusOf(progress, 20).wait_fraction.at("pull"), 0.25);
+  EXPECT_DOUBLE_EQ(StatusOf(progress, 20).wait_fraction.at("room"), 1.5 / 12);
 }
 
 TEST(RunProgressTest, CountsSkippedStepsAndThoseInARow) {

@@ -25,6 +25,7 @@ struct StepReport {
   double tokens_per_second = 0;
   double model_flops = 0;                       // that the step's mathematics asked for (ModelFlops)
   std::map<std::string, double> wait_fraction;  // share of the workers' pass time in which compute waited, by cause
+  double pass_seconds = 0;                      // that they are shares of, added over the workers
   int64_t device_peak_bytes = 0;                // the largest over the workers so far
   int workers = 0;                              // that are ready
 };

@@ -54,6 +54,7 @@ int VnodeLedger::Lose(WorkerId worker, const std::vector<bool>& missing) {
     Entry& entry = vnodes_[v];
     if (entry.holder != worker || IsDone(v, missing)) continue;
     entry.holder.reset();
+    entry.was_lost = true;
     ++lost;
   }
   return lost;
@@ -67,6 +68,7 @@ int VnodeLedger::LoseGroup(uint64_t group, const std::vector<bool>& missing) {
     entry.group = 0;
     if (!entry.holder.has_value() || IsDone(v, missing)) continue;
     entry.holder_in_lost_group = std::exchange(entry.holder, std::nullopt);
+    entry.was_lost = true;
     ++lost;
   }
   return lost;
@@ -143,6 +145,10 @@ absl::Status VnodeLedger::AddRecords(WorkerId worker, absl::Span<const VnodeReco
     entry.record = record;
     entry.record->finite = record.finite && std::isfinite(record.loss_sum);
     ++records_in_;
+    if (entry.was_lost && entry.holder.has_value()) {  // else of a member of the group that is over
+      ++redone_;
+      entry.was_lost = false;
+    }
   }
   return absl::OkStatus();
 }

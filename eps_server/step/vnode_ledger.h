@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -60,6 +61,12 @@ class VnodeLedger {
   std::map<WorkerId, std::vector<int>> Unfinished(const std::vector<bool>& missing) const;
   // vnodes[v]: those asked for; as above.
   std::map<WorkerId, std::vector<int>> HoldersOf(const std::vector<bool>& vnodes) const;
+  // Vnodes that were lost and given out again, and whose record has come since: those since the last call.
+  int TakeRedone() { return std::exchange(redone_, 0); }
+  // Of the records, those that are in.
+  double ShareOfRecords() const {
+    return vnodes_.empty() ? 1 : static_cast<double>(records_in_) / static_cast<double>(vnodes_.size());
+  }
   bool AllRecordsIn() const { return records_in_ == static_cast<int>(vnodes_.size()); }
   // The lowest vnode whose loss is not finite.
   std::optional<int> NonfiniteVnode() const;
@@ -75,6 +82,7 @@ class VnodeLedger {
     std::optional<WorkerId> holder;
     uint64_t group = 0;                            // that the holder computes it in; 0: none
     std::optional<WorkerId> holder_in_lost_group;  // who held it before
+    bool was_lost = false;                         // and nobody has given its record since
     std::optional<VnodeRecord> record;
   };
   absl::Status Check(WorkerId worker, const VnodeRecord& record) const;
@@ -87,6 +95,7 @@ class VnodeLedger {
   std::vector<Entry> vnodes_;
   int64_t counted_tokens_ = 0, num_tokens_ = 0;
   int records_in_ = 0;
+  int redone_ = 0;
   bool is_fresh_ = true;
 };
 

@@ -79,6 +79,21 @@ TEST(VnodeLedgerTest, HandsOutAndTakesBackOnlyWhatIsNotDone) {
   EXPECT_TRUE(ledger.AllRecordsIn());
 }
 
+TEST(VnodeLedgerTest, AVnodeIsRedoneOnceItWasLostAndAnotherHasGivenItsRecord) {
+  VnodeLedger ledger = FourVnodes();
+  ledger.Assign(kA, {0, 1, 2, 3});
+  EXPECT_OK(ledger.AddRecords(kA, {Record(0, 1)}));
+  EXPECT_EQ(ledger.ShareOfRecords(), 0.25);
+  EXPECT_EQ(ledger.Lose(kA, {}), 3);
+  ledger.Assign(kB, {1, 2, 3});
+  EXPECT_EQ(ledger.TakeRedone(), 0);
+  EXPECT_OK(ledger.AddRecords(kB, {Record(1, 1), Record(2, 1)}));
+  EXPECT_EQ(ledger.TakeRedone(), 2);
+  EXPECT_OK(ledger.AddRecords(kB, {Record(1, 1), Record(3, 1)}));
+  EXPECT_EQ(ledger.TakeRedone(), 1);
+  EXPECT_EQ(ledger.TakeRedone(), 0);
+}
+
 // What a member computed lies in parts with all of them: one that is lost takes some of everybody's along.
 TEST(VnodeLedgerTest, AGroupThatIsOverLosesTheVnodesOfAllItsMembers) {
   VnodeLedger ledger = FourVnodes();

@@ -24,7 +24,7 @@ constexpr absl::string_view kStepWaitCauses[] = {"data", "no_worker", "compute",
 constexpr absl::string_view kTransports[] = {"grpc", "shared_memory"};
 constexpr absl::string_view kMemoryKinds[] = {"state", "hold", "window", "checkpoint", "resident"};
 constexpr absl::string_view kLimitKinds[] = {"window", "resident"};
-constexpr absl::string_view kDeviceKinds[] = {"cap", "arena", "peak"};
+constexpr absl::string_view kDeviceKinds[] = {"cap", "arena", "peak", "outside"};
 constexpr absl::string_view kWorkerStates[] = {worker_state::kAttaching, worker_state::kIdle, worker_state::kRunning,
                                                worker_state::kLeaving};
 constexpr absl::string_view kStats[] = {"min", "median", "max"};
@@ -71,9 +71,15 @@ constexpr MetricSpec kStepWait{
         "warns of as step_waits.",
     .label = "cause",
     .label_values = kStepWaitCauses};
-constexpr MetricSpec kEta{.name = "eps_eta_seconds", .help = "Time that is left at the pace of the last steps."};
+constexpr MetricSpec kEta{
+    .name = "eps_eta_seconds",
+    .help =
+        "Time that is left: steps at the pace of the last ones, and each evaluation that is due as "
+        "long as the newest; no sample once the run has failed."};
 constexpr MetricSpec kTrainSeconds{
-    .name = "eps_train_seconds_total", .type = kCounter, .help = "Time spent in committed steps of this sitting."};
+    .name = "eps_train_seconds_total",
+    .type = kCounter,
+    .help = "Time spent in committed steps of this sitting, without evaluations (eps_eval_seconds_total)."};
 constexpr MetricSpec kLoss{.name = "eps_loss_nats", .help = "Loss of the last committed step, mean per counted token."};
 constexpr MetricSpec kEvalLoss{
     .name = "eps_eval_loss",
@@ -82,6 +88,14 @@ constexpr MetricSpec kEvalAccuracy{
     .name = "eps_eval_accuracy",
     .help = "Of the newest evaluation, the share of the counted tokens whose logit is the first of the largest."};
 constexpr MetricSpec kEvalStep{.name = "eps_eval_step", .help = "Steps committed when the newest evaluation was made."};
+constexpr MetricSpec kEvalSeconds{.name = "eps_eval_seconds_total",
+                                  .type = kCounter,
+                                  .help = "Time spent in evaluations of this sitting that are over."};
+constexpr MetricSpec kEvaluating{
+    .name = "eps_evaluating_seconds",
+    .help = "Time that the evaluation that goes on has taken so far, between two steps; 0 while none does."};
+constexpr MetricSpec kEvaluatingShare{.name = "eps_evaluating_ratio",
+                                      .help = "Of the same, the share of its samples that is done; 0 while none does."};
 constexpr MetricSpec kLearningRate{.name = "eps_learning_rate", .help = "Of the last committed step."};
 constexpr MetricSpec kNorm{
     .name = "eps_gradient_norm",
@@ -158,13 +172,15 @@ constexpr MetricSpec kMemoryLimit{
     .label_values = kLimitKinds};
 constexpr MetricSpec kDevice{
     .name = "eps_device_memory_bytes",
-    .help = "Of a worker's device, the largest over the workers: the cap, the plan's arena, the peak so far.",
+    .help =
+        "Of a worker's device, the largest over the workers: the cap, the plan's arena, its peak so far, what "
+        "libraries are known to hold outside of it.",
     .label = "kind",
     .label_values = kDeviceKinds};
 
 // ---- workers ----
 constexpr MetricSpec kWorkers{.name = "eps_workers",
-                              .help = "Workers by state, those lost not counted.",
+                              .help = "Workers by state, those that are gone not counted.",
                               .label = "state",
                               .label_values = kWorkerStates};
 constexpr MetricSpec kGrouped{.name = "eps_workers_in_groups",
@@ -173,10 +189,15 @@ constexpr MetricSpec kAttached{
     .name = "eps_workers_attached_total", .type = kCounter, .help = "Workers that attached in this sitting."};
 constexpr MetricSpec kLost{.name = "eps_workers_lost_total",
                            .type = kCounter,
-                           .help = "Workers that were lost in this sitting: killed, hung, or their connection broke."};
-constexpr MetricSpec kRedone{.name = "eps_vnodes_redone_total",
-                             .type = kCounter,
-                             .help = "Virtual nodes of lost workers that others ran again."};
+                           .help =
+                               "Workers that were lost in this sitting: killed, hung, or their connection broke. Who "
+                               "goes once the run is over, or has failed, is not."};
+constexpr MetricSpec kRedone{
+    .name = "eps_vnodes_redone_total",
+    .type = kCounter,
+    .help =
+        "Virtual nodes that were lost with a worker, or with a group that ended, and have been "
+        "computed again."};
 constexpr MetricSpec kShareChanges{.name = "eps_vnode_share_changes_total",
                                    .type = kCounter,
                                    .help =
@@ -255,6 +276,9 @@ constexpr const MetricSpec* kTable[] = {
     &kEvalLoss,
     &kEvalAccuracy,
     &kEvalStep,
+    &kEvalSeconds,
+    &kEvaluating,
+    &kEvaluatingShare,
     &kLearningRate,
     &kNorm,
     &kRunTokens,
@@ -325,7 +349,10 @@ void SetProgress(const DaemonView& view, MetricPage& page) {
     page.Set(kEvalAccuracy, status.evaluation->accuracy);
     page.Set(kEvalStep, static_cast<double>(status.evaluation->version.value()));
   }
-  if (status.last_step_seconds > 0) page.Set(kLearningRate, status.learning_rate);
+  page.Set(kEvalSeconds, status.counts.evaluation_seconds);
+  page.Set(kEvaluating, status.evaluating.has_value() ? status.evaluating->seconds : 0);
+  page.Set(kEvaluatingShare, status.evaluating.has_value() ? status.evaluating->share : 0);
+  if (status.learning_rate >= 0) page.Set(kLearningRate, status.learning_rate);
   if (status.gradient_norm >= 0) page.Set(kNorm, status.gradient_norm);
   page.Set(kRunTokens, static_cast<double>(status.tokens));
   page.Set(kTokens, static_cast<double>(status.counts.tokens));
@@ -368,16 +395,17 @@ void SetMemory(const DaemonView& view, MetricPage& page) {
 void SetWorkers(const RunStatus& status, MetricPage& page) {
   std::map<WorkerState, int> states;
   int grouped = 0;
-  int64_t cap_bytes = 0, arena_bytes = 0, peak_bytes = 0;
+  int64_t cap_bytes = 0, arena_bytes = 0, peak_bytes = 0, outside_bytes = 0;
   absl::Duration silent;
   std::vector<double> passes;
   for (const WorkerStatus& worker : status.workers) {
-    if (worker.state == WorkerState::kLost) continue;
+    if (IsGone(worker.state)) continue;
     ++states[worker.state];
     if (worker.group_members > 0) ++grouped;
     cap_bytes = std::max(cap_bytes, worker.info.device_cap_bytes);
     arena_bytes = std::max(arena_bytes, worker.memory.device_arena_bytes);
     peak_bytes = std::max(peak_bytes, worker.last_pass.device_peak_bytes);
+    outside_bytes = std::max(outside_bytes, worker.memory.device_outside_bytes);
     silent = std::max(silent, worker.silent_for);
     if (worker.last_pass.seconds > 0) passes.push_back(worker.last_pass.OwnSeconds());
   }
@@ -389,6 +417,7 @@ void SetWorkers(const RunStatus& status, MetricPage& page) {
   page.Set(kDevice, "cap", static_cast<double>(cap_bytes));
   page.Set(kDevice, "arena", static_cast<double>(arena_bytes));
   page.Set(kDevice, "peak", static_cast<double>(peak_bytes));
+  page.Set(kDevice, "outside", static_cast<double>(outside_bytes));
   page.Set(kLeaseAge, absl::ToDoubleSeconds(silent));
   page.Set(kLeaseLimit, status.lease_seconds);
   if (passes.empty()) return;
@@ -453,7 +482,7 @@ std::string WorkerTargetsJson(const DaemonView& view) {
   // One that attached anew has the address of its former self, whose lease may not have run out: the newest counts.
   std::map<std::string, WorkerId> workers;
   for (const WorkerStatus& worker : view.status.workers) {
-    if (worker.state == WorkerState::kLost || worker.info.metrics_address.empty()) continue;
+    if (IsGone(worker.state) || worker.info.metrics_address.empty()) continue;
     WorkerId& newest = workers[worker.info.metrics_address];
     newest = std::max(newest, worker.id);
   }

@@ -32,6 +32,7 @@ WorkerStatus Worker(int id, WorkerState state, double pass_seconds) {
   worker.info.device_cap_bytes = 1000 + id;
   worker.last_pass.seconds = pass_seconds;
   worker.last_pass.device_peak_bytes = 900 + id;
+  worker.memory.device_outside_bytes = 800 + id;
   worker.silent_for = absl::Seconds(id);
   return worker;
 }
@@ -69,18 +70,39 @@ DaemonView Training() {
   status.counts.update_held_seconds = 0.75;
   status.counts.wait_seconds = {{"pull", 1.5}};
   status.workers = {Worker(1, WorkerState::kRunning, 3), Worker(2, WorkerState::kRunning, 1),
-                    Worker(3, WorkerState::kIdle, 2), Worker(9, WorkerState::kLost, 100)};
+                    Worker(3, WorkerState::kIdle, 2), Worker(9, WorkerState::kLost, 100),
+                    Worker(8, WorkerState::kLeft, 200)};
   return view;
 }
 
 TEST(DaemonMetricsTest, TheNewestEvaluationHasSamplesOnceThereIsOne) {
   DaemonView view = Training();
-  EXPECT_THAT(DaemonMetricsText(view, 0), Not(HasSubstr("\neps_eval_")));
+  EXPECT_THAT(DaemonMetricsText(view, 0), Not(HasSubstr("\neps_eval_loss")));
   view.status.evaluation = {.version = Version(5), .loss = 2.75, .accuracy = 0.5, .tokens = 9, .seconds = 1};
   const std::string page = DaemonMetricsText(view, 0);
   EXPECT_THAT(page, HasSubstr("\neps_eval_loss 2.75\n"));
   EXPECT_THAT(page, HasSubstr("\neps_eval_accuracy 0.5\n"));
   EXPECT_THAT(page, HasSubstr("\neps_eval_step 5\n"));
+}
+
+TEST(DaemonMetricsTest, AnEvaluationThatGoesOnShowsHowFarItIs) {
+  DaemonView view = Training();
+  view.status.counts.evaluation_seconds = 42;
+  EXPECT_THAT(DaemonMetricsText(view, 0), HasSubstr("\neps_evaluating_seconds 0\n"));
+  view.status.evaluating = {.version = Version(40), .share = 0.25, .seconds = 3.5};
+  const std::string page = DaemonMetricsText(view, 0);
+  EXPECT_THAT(page, HasSubstr("\neps_evaluating_seconds 3.5\n"));
+  EXPECT_THAT(page, HasSubstr("\neps_evaluating_ratio 0.25\n"));
+  EXPECT_THAT(page, HasSubstr("\neps_eval_seconds_total 42\n"));
+}
+
+TEST(DaemonMetricsTest, TheAgesOfARunThatIsOverGoOn) {
+  DaemonView view = Training();
+  view.status.step_age_seconds = 0.5;
+  view.status.checkpoint_age_seconds = 2;
+  const std::string page = DaemonMetricsText(Aged(view, absl::Seconds(10)), 0);
+  EXPECT_THAT(page, HasSubstr("\neps_step_age_seconds 10.5\n"));
+  EXPECT_THAT(page, HasSubstr("\neps_checkpoint_age_seconds 12\n"));
 }
 
 TEST(DaemonMetricsTest, TheTableIsGood) { EXPECT_OK(CheckMetricTable(DaemonMetricTable(), "eps_")); }
@@ -130,7 +152,8 @@ TEST(DaemonMetricsTest, WorkersAreCountedAndSummedUpWithoutTheLost) {
        {"eps_workers{state=\"running\"} 2\n", "eps_workers{state=\"idle\"} 1\n", "eps_workers{state=\"attaching\"} 0\n",
         "eps_pass_seconds{stat=\"min\"} 1\n", "eps_pass_seconds{stat=\"median\"} 2\n",
         "eps_pass_seconds{stat=\"max\"} 3\n", "eps_lease_age_seconds 3\n",
-        "eps_device_memory_bytes{kind=\"cap\"} 1003\n", "eps_device_memory_bytes{kind=\"peak\"} 903\n"}) {
+        "eps_device_memory_bytes{kind=\"cap\"} 1003\n", "eps_device_memory_bytes{kind=\"peak\"} 903\n",
+        "eps_device_memory_bytes{kind=\"outside\"} 803\n"}) {
     EXPECT_THAT(page, HasSubstr(absl::StrCat("\n", line)));
   }
 }
@@ -138,11 +161,13 @@ TEST(DaemonMetricsTest, WorkersAreCountedAndSummedUpWithoutTheLost) {
 TEST(DaemonMetricsTest, WhatIsNotKnownHasNoSample) {
   DaemonView view = Training();
   view.status.gradient_norm = -1;
+  view.status.learning_rate = -1;
   view.status.eta_seconds = -1;
   view.status.checkpoint_step = -1;
   view.status.checkpoints_written = 0;
   const std::string page = DaemonMetricsText(view, 0);
-  for (const char* name : {"eps_gradient_norm", "eps_eta_seconds", "eps_checkpoint_step", "eps_checkpoint_bytes"}) {
+  for (const char* name :
+       {"eps_gradient_norm", "eps_learning_rate", "eps_eta_seconds", "eps_checkpoint_step", "eps_checkpoint_bytes"}) {
     EXPECT_THAT(page, Not(HasSubstr(absl::StrCat("\n", name, " "))));
   }
 }
@@ -163,6 +188,7 @@ TEST(DaemonMetricsTest, TargetsAreThePagesOfAttachedWorkers) {
   view.status.workers[0].info.metrics_address = "127.0.0.1:9001";
   view.status.workers[1].info.metrics_address = "[::1]:9002";
   view.status.workers[3].info.metrics_address = "127.0.0.1:9009";  // of one that is lost
+  view.status.workers[4].info.metrics_address = "127.0.0.1:9008";  // of one that has left
   EXPECT_EQ(WorkerTargetsJson(view), R"([{"labels":{"job":"gpu_worker","worker":"1"},"targets":["127.0.0.1:9001"]},)"
                                      R"({"labels":{"job":"gpu_worker","worker":"2"},"targets":["[::1]:9002"]}])"
                                      "\n");

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <string>
 
+#include "absl/time/time.h"
 #include "common/base/long_work.h"
 #include "common/base/state_names.h"
 #include "eps_server/step/run_status.h"
@@ -25,6 +26,13 @@ struct DaemonView {
   int64_t shared_memory_pulled_bytes = 0, shared_memory_pushed_bytes = 0;
   int64_t waiting_pulls = 0;  // for a version that is not there yet
 };
+
+// The same of a run that is over, so much later.
+inline DaemonView Aged(DaemonView view, absl::Duration by) {
+  view.status.step_age_seconds += absl::ToDoubleSeconds(by);
+  view.status.checkpoint_age_seconds += absl::ToDoubleSeconds(by);
+  return view;
+}
 
 }  // namespace eps::server
 

@@ -59,8 +59,10 @@ class PrometheusTest(SystemTest):
 
     def follow(self, process, prometheus):
         prometheus.wait_for("all scraped", lambda: len(prometheus.query("up == 1")) == 3)
-        found = {sample["metric"]["worker"] for sample in prometheus.query('up{job="gpu_worker"}')}
-        self.assertEqual(found, {"1", "2"})  # by what the daemon told
+        found = {(sample["metric"]["worker"], sample["metric"]["daemon"])
+                 for sample in prometheus.query('up{job="gpu_worker"}')}
+        daemon = prometheus.query('up{job="eps_server"}')[0]["metric"]["instance"]
+        self.assertEqual(found, {("1", daemon), ("2", daemon)})  # by what the daemon told
         # Long enough that every rate has points on both sides.
         prometheus.wait_for("waits are known", lambda: prometheus.query("eps:wait_share:rate15m"))
         prometheus.wait_for("a checkpoint", lambda: prometheus.query("eps_checkpoint_write_seconds > 0"))

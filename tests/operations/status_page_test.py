@@ -72,7 +72,7 @@ class StatusPageTest(SystemTest):
         self.assertIsNotNone(view["charts"]["loss"])
         # The same as eps status says, by the same names.
         status = json.loads(run([str(EPS), "status", "--json", "--out", str(out)]).stdout)
-        passing = {"start_order", "step_wait", "evaluation"}  # there or not, by the moment
+        passing = {"start_order", "step_wait", "evaluation", "evaluating"}  # there or not, by the moment
         self.assertEqual(set(status) - passing, set(said) - passing)
         self.assertEqual((status["run"], status["incarnation"]), (said["run"], said["incarnation"]))
         self.assertIsNone(process.poll())
@@ -82,6 +82,11 @@ class StatusPageTest(SystemTest):
         done = node("--test", PAGE / "view_test.mjs")
         self.assertEqual(done.returncode, 0, done.stdout)
         self.assertRegex(done.stdout, r"(?m)^. pass [1-9]\d*$")
+
+    def test_it_knows_after_how_many_skipped_steps_a_run_fails(self):
+        progress = (ROOT / "eps_server" / "step" / "run_progress.h").read_text()
+        self.assertEqual(re.search(r"kMaxSkippedInARow = (\d+);", progress)[1],
+                         re.search(r"MOST_SKIPPED_IN_A_ROW = (\d+);", (PAGE / "warnings.js").read_text())[1])
 
     def test_train_says_where_it_is(self):
         out = self.work.out("out")
