@@ -7,6 +7,7 @@
 #include "CLI/CLI.hpp"
 #include "absl/status/status.h"
 #include "absl/time/time.h"
+#include "cli/checkpoint_path.h"
 #include "cli/command.h"
 #include "cli/daemon_client.h"
 #include "common/base/status_macros.h"
@@ -17,9 +18,9 @@ namespace {
 constexpr absl::Duration kCheckpointTimeout = absl::Hours(6);  // a large state on a slow disk
 constexpr absl::Duration kStopTimeout = absl::Seconds(10);
 
-absl::Status RunCheckpoint(DaemonClient& client) {
+absl::Status RunCheckpoint(DaemonClient& client, const std::string& out) {
   EPS_ASSIGN_OR_RETURN(const proto::CheckpointReply reply, client.Checkpoint(kCheckpointTimeout));
-  std::printf("%s\n", reply.path().c_str());
+  std::printf("%s\n", CheckpointPath(out, reply.path()).c_str());
   return absl::OkStatus();
 }
 
@@ -37,7 +38,9 @@ void AddCheckpoint(CLI::App& app, int* exit_code) {
       "Takes a checkpoint of a run in progress, after the present step; prints its path when it is on disk");
   auto flags = std::make_shared<DaemonFlags>();
   flags->AddTo(*command);
-  command->callback([flags, exit_code] { *exit_code = flags->Run(RunCheckpoint); });
+  command->callback([flags, exit_code] {
+    *exit_code = flags->Run([&](DaemonClient& client) { return RunCheckpoint(client, flags->out); });
+  });
 }
 
 void AddStop(CLI::App& app, int* exit_code) {

@@ -11,8 +11,6 @@
 #include "common/base/flags.h"
 #include "common/base/status_macros.h"
 #include "common/spec/vector_width.h"
-#include "gpu_worker/profile/kept_profile.h"
-#include "gpu_worker/profile/profile_file.h"
 
 namespace eps::cli {
 
@@ -107,17 +105,6 @@ void AddProfileTo(CLI::App& command, std::string& profile) {
           "ordinary machine. Default: what `eps profile`, or `eps train` before a long run on a GPU, has kept of this "
           "machine, device, number of threads and vectors; else nominal")
       ->type_name("FILE");
-}
-
-absl::StatusOr<worker::Profile> LoadProfile(const std::string& chosen, const std::string& device) {
-  if (chosen == worker::kNominalProfile) return worker::NominalProfile(device);
-  EPS_ASSIGN_OR_RETURN(worker::Profile profile, worker::ReadProfile(chosen));
-  const auto kind = [](const std::string& name) { return name.substr(0, name.find(':')); };
-  if (kind(profile.device) != kind(device)) {
-    return absl::InvalidArgumentError(absl::StrCat(chosen, ": device: \"", profile.device,
-                                                   "\", must be of the kind that the run is planned for, ", device));
-  }
-  return profile;
 }
 
 void WorkerFlags::SetDefaultMemory(const MemoryRoom& room, int num_workers) {

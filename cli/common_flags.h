@@ -11,7 +11,7 @@
 #include "common/base/memory_room.h"
 #include "common/spec/run_config.h"
 #include "common/spec/vector_width.h"
-#include "gpu_worker/plan/profile.h"
+#include "gpu_worker/profile/kept_profile.h"
 
 namespace CLI {
 class App;
@@ -71,9 +71,8 @@ struct WorkerFlags {
 void AddHostMemoryTo(CLI::App& command, int64_t& host_memory_bytes);
 void AddVectorsTo(CLI::App& command, std::string& vectors);
 void AddProfileTo(CLI::App& command, std::string& profile);
-// What worker::ChooseProfile has chosen: kNominalProfile, or a file.
-// Errors: ReadProfile's · INVALID_ARGUMENT of another kind of device
-absl::StatusOr<worker::Profile> LoadProfile(const std::string& chosen, const std::string& device);
+// What --profile, or SetDefaultProfile, has chosen.
+using worker::LoadProfile;
 
 // Prints "eps: MESSAGE" to stderr.
 void PrintError(const absl::Status& status);

@@ -12,11 +12,8 @@
 #include "common/base/memory_room.h"
 #include "common/testing/environment_variable.h"
 #include "common/testing/status_matchers.h"
-#include "common/testing/temp_dir.h"
 #include "gmock/gmock.h"
-#include "gpu_worker/plan/profile.h"
 #include "gpu_worker/profile/kept_profile.h"
-#include "gpu_worker/profile/profile_file.h"
 #include "gtest/gtest.h"
 
 namespace eps::cli {
@@ -104,15 +101,6 @@ TEST(WorkerFlagsTest, AllPlanWithOneProfile) {
   EXPECT_EQ(flags.profile, "machine.json");
 }
 
-TEST(LoadProfileTest, OneOfAnotherKindOfDeviceIsRefused) {
-  TempDir folder;
-  const std::string file = folder.File("gpu.json");
-  ASSERT_OK(worker::WriteProfile(file, worker::NominalProfile("cuda")));
-  EXPECT_OK(LoadProfile(file, "cuda:1").status());
-  EXPECT_THAT(LoadProfile(file, "cpu"), StatusIs(absl::StatusCode::kInvalidArgument, "device: \"cuda\""));
-  EXPECT_OK(LoadProfile(worker::kNominalProfile, "cpu").status());
-}
-
 TEST(ReportStartTest, TheExitCodeSaysWhoseTurnItIs) {
   EXPECT_EQ(ReportStart(absl::OkStatus()), kExitDone);
   EXPECT_EQ(ReportStart(absl::UnavailableError("disk full")), kExitFailed);
@@ -126,6 +114,14 @@ TEST(WorkerExitCodeTest, WhatADaemonSaysIsNoBadInput) {
   EXPECT_EQ(WorkerExitCode(absl::ResourceExhaustedError("needs at least 3 bytes")), kExitDoesNotFit);
   EXPECT_EQ(WorkerExitCode(absl::NotFoundError("daemon")), kExitFailed);
   EXPECT_EQ(WorkerExitCode(absl::FailedPreconditionError("daemon")), kExitFailed);
+}
+
+TEST(WorkerExitCodeTest, WhatRanOutOfTheHostDoesNotSayThatTheRunDoesNotFitTheDevice) {
+  EXPECT_EQ(WorkerExitCode(NotOfTheDevice(absl::ResourceExhaustedError("open files"))), kExitFailed);
+  EXPECT_THAT(NotOfTheDevice(absl::ResourceExhaustedError("open files")),
+              StatusIs(absl::StatusCode::kInternal, "open files"));
+  EXPECT_EQ(NotOfTheDevice(absl::NotFoundError("file")), absl::NotFoundError("file"));
+  EXPECT_OK(NotOfTheDevice(absl::OkStatus()));
 }
 
 }  // namespace

@@ -83,6 +83,22 @@ std::string AdviceFor(const absl::Status& status, const DaemonFlags& flags) {
   return "; a daemon that speaks TLS wants --tls-ca FILE, and then may want --token-file, or --tls-cert and --tls-key";
 }
 
+// How the message begins of a call that was not answered in time; a command's own DEADLINE_EXCEEDED begins otherwise.
+constexpr absl::string_view kNoAnswer = "no answer for ";
+
+// Why that may be. Who listens takes calls, as its process lives; what it does about them is another matter.
+absl::Status ExplainSilence(const absl::Status& status, const DaemonFlags& flags) {
+  if (!flags.connect.empty()) {
+    return absl::DeadlineExceededError(absl::StrCat("--connect ", flags.connect, ": ", status.message()));
+  }
+  const absl::StatusOr<Endpoint> endpoint = FindDaemon(flags.out);
+  if (absl::IsUnavailable(endpoint.status())) return endpoint.status();  // it has ended meanwhile
+  const std::string who =
+      endpoint.ok() ? absl::StrCat(" (", endpoint->address, ", pid ", endpoint->process_id, ")") : "";
+  return absl::DeadlineExceededError(
+      absl::StrCat("the daemon of ", flags.out, who, " gave ", status.message(), ": its process lives; see its log"));
+}
+
 }  // namespace
 
 absl::StatusOr<ClientDoors> WriteRunToken(const std::string& out) {
@@ -136,9 +152,10 @@ bool DaemonFlags::HasNoDaemon() const {
 
 bool DaemonFlags::IsOver() const { return HasNoDaemon() && !IsLocked(RunFolder(out).logs()); }
 
-bool DaemonFlags::IsOfFinishedRun() const { return HasNoDaemon() && IsFinished(out); }
+bool DaemonFlags::IsOfFinishedRun() const { return HasNoDaemon() && IsFinished(out) && !HasFailed(out); }
 
 absl::Status DaemonFlags::Explain(const absl::Status& status) const {
+  if (absl::StartsWith(status.message(), kNoAnswer)) return ExplainSilence(status, *this);
   if (!absl::IsUnavailable(status)) return status;
   if (HasNoDaemon()) return absl::UnavailableError(NotRunningText(out));  // it has ended meanwhile
   const std::string where = connect.empty() ? "" : absl::StrCat("--connect ", connect, ": ");
@@ -162,6 +179,9 @@ absl::StatusOr<Reply> Call(proto::Control::Stub& stub,
   context.set_deadline(absl::ToChronoTime(absl::Now() + timeout));
   Reply reply;
   const grpc::Status status = (stub.*method)(&context, request, &reply);
+  if (status.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED) {  // no daemon answers so
+    return absl::DeadlineExceededError(absl::StrCat(kNoAnswer, absl::ToDoubleSeconds(timeout), " s"));
+  }
   if (!status.ok()) return FromGrpc(status);
   return reply;
 }

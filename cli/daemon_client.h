@@ -33,7 +33,7 @@ class DaemonClient {
   explicit DaemonClient(const std::string& address, std::shared_ptr<grpc::ChannelCredentials> credentials = nullptr);
 
   // A connection that breaks is made once more: a daemon that has just started closes those from before.
-  // Errors: UNAVAILABLE nobody listens · DEADLINE_EXCEEDED · the daemon's
+  // Errors: UNAVAILABLE nobody listens · DEADLINE_EXCEEDED saying for how long nobody answered · the daemon's
   absl::StatusOr<proto::StatusReply> Status(absl::Duration timeout);
   // The same for who starts the daemon's workers.
   absl::StatusOr<proto::StatusReply> Status(const proto::WorkerStarter& starter, absl::Duration timeout);
@@ -69,10 +69,11 @@ struct DaemonFlags {
   bool HasNoDaemon() const;
   // The same where no `eps train` has the folder either, which may start a daemon again.
   bool IsOver() const;
-  // The same of a run that has done all of its steps.
+  // The same of a run that has done all of its steps, and did not fail.
   bool IsOfFinishedRun() const;
 
-  // Why a daemon that was found did not answer, and what to do: that its run is over, or the doors that it may want.
+  // Why a daemon that was found did not answer, and what to do: that its run is over, that it hangs, or the doors that it
+  // may want.
   absl::Status Explain(const absl::Status& status) const;
 
   // A whole command: does `command` with the client, prints an error, and returns the exit code. What the daemon

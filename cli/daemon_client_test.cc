@@ -7,7 +7,10 @@
 #include <utility>
 
 #include "CLI/CLI.hpp"
+#include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "cli/command.h"
 #include "common/base/exit_code.h"
 #include "common/base/file_util.h"
@@ -147,6 +150,65 @@ TEST(DaemonClientTest, WhereTheDaemonOfAFolderLivesAndDoesNotAnswerItsRunIsEndin
   const std::string of_train = ErrorOf("status --out " + dir.path());
   EXPECT_THAT(of_train, testing::HasSubstr("the run is ending"));
   EXPECT_THAT(of_train, testing::Not(testing::HasSubstr("TLS")));
+}
+
+// Takes every call and answers none, as one that was stopped.
+class Silent final : public proto::Control::Service {
+ public:
+  Silent() {
+    grpc::ServerBuilder builder;
+    builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port_);
+    builder.RegisterService(this);
+    server_ = builder.BuildAndStart();
+  }
+  ~Silent() override { server_->Shutdown(); }
+  std::string address() const { return absl::StrCat("127.0.0.1:", port_); }
+  grpc::Status GetStatus(grpc::ServerContext* context, const proto::StatusRequest*, proto::StatusReply*) override {
+    while (!context->IsCancelled()) absl::SleepFor(absl::Milliseconds(1));
+    return grpc::Status::CANCELLED;
+  }
+
+ private:
+  int port_ = 0;
+  std::unique_ptr<grpc::Server> server_;
+};
+
+TEST(DaemonClientTest, OfADaemonThatHangsItIsSaidWhoItIsAndThatItLives) {
+  const TempDir dir;
+  const Silent daemon;
+  const absl::Status silence = DaemonClient(daemon.address()).Status(absl::Milliseconds(50)).status();
+  EXPECT_THAT(silence, StatusIs(absl::StatusCode::kDeadlineExceeded, "no answer for 0.05 s"));
+  DaemonFlags flags{.connect = daemon.address(), .out = "", .doors = {}};
+  EXPECT_EQ(flags.Explain(silence).message(), absl::StrCat("--connect ", daemon.address(), ": no answer for 0.05 s"));
+  flags = {.connect = "", .out = dir.path(), .doors = {}};
+  ASSERT_OK(WriteEndpointFile(dir.path(), EndpointFile::kRunning,
+                              {.address = daemon.address(), .page = "", .process_id = getpid()}));
+  {
+    ASSERT_OK_AND_ASSIGN(const FileDescriptor at_work, LockDirectory(dir.path()));
+    EXPECT_EQ(flags.Explain(silence).message(),
+              absl::StrCat("the daemon of ", dir.path(), " (", daemon.address(), ", pid ", getpid(),
+                           ") gave no answer for 0.05 s: its process lives; see its log"));
+  }
+  EXPECT_THAT(flags.Explain(silence), StatusIs(absl::StatusCode::kUnavailable, "no daemon runs for"));
+  // What a command itself ran out of time for is no silence.
+  const absl::Status own = absl::DeadlineExceededError("2 workers are ready after 1m");
+  EXPECT_EQ(flags.Explain(own), own);
+}
+
+TEST(DaemonClientTest, ADaemonThatLingersAfterAFailureIsNotAskedAndTheFailureIsSaid) {
+  const TempDir dir;
+  ASSERT_OK(WriteEndpointFile(dir.path(), EndpointFile::kRunning,
+                              {.address = "127.0.0.1:1", .page = "", .process_id = getpid()}));
+  ASSERT_OK(WriteFileAtomically(dir.File("summary.json"), R"({"steps": 9, "steps_planned": 9, "loss_last": 2.25})"));
+  ASSERT_OK(WriteFileAtomically(dir.File("failure.json"), R"({"step": 9, "failure": "the disk is full"})"));
+  for (const char* command : {"status", "top --once"}) {
+    testing::internal::CaptureStderr();
+    EXPECT_EQ(RunCommand(absl::StrCat(command, " --out ", dir.path())), kExitFailed) << command;
+    EXPECT_THAT(testing::internal::GetCapturedStderr(), testing::HasSubstr(" has failed: the disk is full; 9 of 9"));
+  }
+  testing::internal::CaptureStdout();
+  EXPECT_EQ(RunCommand("status --json --out " + dir.path()), kExitFailed);
+  EXPECT_THAT(testing::internal::GetCapturedStdout(), testing::HasSubstr(R"("failure": "the disk is full")"));
 }
 
 TEST(DaemonClientTest, ADaemonWhoseEndpointFileIsGoneIsNotDenied) {

@@ -1,9 +1,5 @@
 // eps: the command line. One file per subcommand; this one only gathers them.
 
-#include <sys/stat.h>
-#include <unistd.h>
-
-#include <cerrno>
 #include <csignal>
 #include <cstdio>
 #include <string>
@@ -11,31 +7,13 @@
 #include "CLI/CLI.hpp"
 #include "cli/command.h"
 #include "cli/command_name.h"
+#include "common/base/command_line.h"
 #include "common/base/exit_code.h"
+#include "common/base/program_output.h"
 #include "common/base/version.h"
 
-namespace {
-
-// Whether who reads the output may go away before its end: `| head`.
-bool IsRead() {
-  struct stat output = {};
-  return fstat(STDOUT_FILENO, &output) == 0 && (S_ISFIFO(output.st_mode) || S_ISSOCK(output.st_mode));
-}
-
-// What was printed is out, or nobody is there to read it any more. Prints why not.
-bool FlushOutput() {
-  errno = 0;
-  const bool is_flushed = std::fflush(stdout) == 0;
-  if (is_flushed && std::ferror(stdout) == 0) return true;
-  if (errno == EPIPE || (is_flushed && IsRead())) return true;
-  if (is_flushed) errno = EIO;  // an earlier write's error is known no more
-  std::perror("eps: cannot write all of the output");
-  return false;
-}
-
-}  // namespace
-
 int main(int argc, char** argv) {
+  eps::HoldStandardStreams();
   std::signal(SIGCHLD, SIG_DFL);  // children are waited for, whoever started us ignores his
   std::signal(SIGPIPE, SIG_IGN);  // `| head` ends the output and nothing else
   std::signal(SIGXFSZ, SIG_IGN);  // a file beyond the limit is an error of its write, as on a full disk
@@ -71,18 +49,13 @@ int main(int argc, char** argv) {
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
-    // CLI11 ends --help this way too; everything else is bad usage.
-    if (error.get_exit_code() == 0) return app.exit(error);
-    const std::string wrong = eps::cli::WrongNameText(app);
-    if (wrong.empty()) {
-      app.exit(error);
-    } else {
-      std::fprintf(stderr, "eps: %s\n", wrong.c_str());
-    }
+    const std::string wrong = error.get_exit_code() == 0 ? "" : eps::cli::WrongNameText(app);  // --help is no mistake
+    if (wrong.empty()) return eps::EndOfParsing("eps", app, error);
+    std::fprintf(stderr, "eps: %s\n", wrong.c_str());
     return eps::kExitBadInput;
   }
   // What training is for lies in its folder, whoever reads of it.
-  const bool is_told = FlushOutput() || app.got_subcommand("train");
+  const bool is_told = eps::FlushOutput("eps") || app.got_subcommand("train");
   if (!is_told && exit_code == eps::kExitDone) return eps::kExitFailed;
   return exit_code;
 }

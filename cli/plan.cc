@@ -100,15 +100,20 @@ double ModelFlopsOf(const WholePlan& plan) {
       .Of({.tokens = plan.run.tokens_per_step(), .samples = plan.run.batch.sequences_per_step()});
 }
 
+bool IsNominal(const WholePlan& plan) { return plan.profile.measured == "nominal"; }
+// How a plan's times are known: those of nominal figures are no predictions, and are not called so.
+const char* HowKnown(const WholePlan& plan) { return IsNominal(plan) ? "by nominal figures" : "predicted"; }
+
 // Where a step's time goes, on paper.
 void PrintStep(const WholePlan& plan) {
   const worker::Profile& profile = plan.profile;
   const double seconds = plan.step.timeline.step_seconds;
-  std::printf("\na step of %s, predicted: %.4g s, %.0f tokens/s, %s of the model; %s is busy the longest\n",
-              WorkersText(plan).c_str(), seconds, static_cast<double>(plan.run.tokens_per_step()) / seconds,
+  std::printf("\na step of %s, %s: %.4g s, %.0f tokens/s, %s of the model; %s is busy the longest\n",
+              WorkersText(plan).c_str(), HowKnown(plan), seconds,
+              static_cast<double>(plan.run.tokens_per_step()) / seconds,
               FormatFlopRate(ModelFlopsOf(plan) / seconds).c_str(),
               std::string(worker::ActivityName(plan.step.timeline.bound())).c_str());
-  if (profile.measured == "nominal") {
+  if (IsNominal(plan)) {
     std::printf(
         "  from nominal figures of %s, which rank plans and predict nothing; `eps profile` measures this machine, and "
         "plans find it\n",
@@ -243,12 +248,12 @@ std::string Timeline(const WholePlan& plan, const std::string& file) {
   if (!absl::EndsWith(file, ".svg")) return ToChromeTrace(tracks);
   const double seconds = plan.step.timeline.step_seconds / plan.step.scale;
   return TimelineSvg(
-      absl::StrFormat("A step of %s, predicted: %.4g s", WorkersText(plan), plan.step.timeline.step_seconds), tracks, 0,
-      seconds);
+      absl::StrFormat("A step of %s, %s: %.4g s", WorkersText(plan), HowKnown(plan), plan.step.timeline.step_seconds),
+      tracks, 0, seconds);
 }
 
-void PrintCurve(const std::vector<CapPoint>& points) {
-  std::printf("\na step under each cap, predicted: planned, everything recomputed, everything swapped\n");
+void PrintCurve(const std::vector<CapPoint>& points, const char* how_known) {
+  std::printf("\na step under each cap, %s: planned, everything recomputed, everything swapped\n", how_known);
   const auto seconds = [](const std::optional<double>& value) {
     return value.has_value() ? absl::StrFormat("%8.4g s", *value) : std::string("         -");
   };
@@ -259,11 +264,11 @@ void PrintCurve(const std::vector<CapPoint>& points) {
   }
 }
 
-absl::Status DrawCurve(const WholePlanRequest& request, const PlanFlags& flags) {
+absl::Status DrawCurve(const WholePlanRequest& request, const WholePlan& plan, const PlanFlags& flags) {
   EPS_ASSIGN_OR_RETURN(const std::vector<CapPoint> points, CapCurve(request, ShowPlans("cap curve")));
-  if (!flags.json) PrintCurve(points);
+  if (!flags.json) PrintCurve(points, HowKnown(plan));
   return WriteFileAtomically(flags.cap_curve, CapCurveSvg(absl::StrCat("A step of ", WorkersText(request.workers),
-                                                                       " against device memory, predicted"),
+                                                                       " against device memory, ", HowKnown(plan)),
                                                           points));
 }
 
@@ -303,7 +308,7 @@ absl::Status RunPlan(const PlanFlags& flags) {
     PrintForPeople(plan);
     if (explanation.has_value()) std::printf("%s", ExplanationText(*explanation, plan).c_str());
   }
-  return flags.cap_curve.empty() ? absl::OkStatus() : DrawCurve(request, flags);
+  return flags.cap_curve.empty() ? absl::OkStatus() : DrawCurve(request, plan, flags);
 }
 
 }  // namespace

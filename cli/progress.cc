@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/str_replace.h"
 #include "absl/time/clock.h"
 #include "common/base/byte_size.h"
 #include "common/base/state_names.h"
@@ -25,6 +26,7 @@ constexpr int kBarCells = 20;
 constexpr int kNoTerminalWidth = 200;
 constexpr int kMostWorkersNamed = 8;
 constexpr double kLongStepSeconds = 10;
+constexpr int64_t kDaySeconds = 24 * 3600;
 
 int TerminalWidth(std::FILE* to) {
   winsize size{};
@@ -47,17 +49,45 @@ std::string DeviceMemory(const proto::StatusReply& status) {
                       FormatByteSize(fullest->device_cap_bytes()));
 }
 
+// "14 d 6 h", "1 h 5 min", "2 min 5 s".
+std::string LongTime(int64_t seconds) {
+  if (seconds >= kDaySeconds) return absl::StrCat(seconds / kDaySeconds, " d ", seconds / 3600 % 24, " h");
+  if (seconds >= 3600) return absl::StrCat(seconds / 3600, " h ", seconds / 60 % 60, " min");
+  return absl::StrCat(seconds / 60, " min ", seconds % 60, " s");
+}
+
+// Whether a first step may count on it: what MayBegin of the daemon's coordinator goes by.
+bool CountsAsReady(const proto::WorkerStatus& worker) {
+  return worker.state() == worker_state::kIdle || worker.state() == worker_state::kRunning;
+}
+
+// "31%"; only what is over is all of it.
+std::string EvaluatedShare(const proto::EvaluationProgress& evaluating) {
+  return absl::StrCat(static_cast<int>(100 * std::clamp(evaluating.share(), 0.0, 1.0)), "%");
+}
+
+// In place of the line's figures, for as long as there is nothing of a step to show; "": there is.
+std::string BeforeSteps(const proto::StatusReply& status) {
+  if (status.state() == run_state::kTraining || status.state() == run_state::kFinishing) return "";
+  const std::string state = StateWords(status.state()), awaited = FormatAwaitedWorkers(status);
+  if (!awaited.empty()) return absl::StrCat(state, ": ", awaited);
+  if (status.step() > 0) return "";
+  const std::string work = Printable(FormatStartWork(status));
+  return work.empty() ? absl::StrCat(state, " ...") : absl::StrCat(state, ": ", work);
+}
+
 }  // namespace
 
 std::string FormatEta(double seconds) {
   if (!(seconds >= 0) || seconds > 1e8) return "-:--";
   const int64_t whole = std::llround(seconds);
+  if (whole >= kDaySeconds) return LongTime(whole);
   if (whole >= 3600) return absl::StrFormat("%d:%02d:%02d", whole / 3600, whole / 60 % 60, whole % 60);
   return absl::StrFormat("%d:%02d", whole / 60, whole % 60);
 }
 
 std::string FormatSeconds(double seconds) {
-  if (seconds >= 120) return FormatEta(seconds);
+  if (seconds >= 120 && seconds < 1e12) return LongTime(std::llround(seconds));
   return seconds >= 10 ? absl::StrFormat("%.1f s", seconds) : absl::StrFormat("%.3f s", seconds);
 }
 
@@ -84,6 +114,59 @@ std::string Printable(std::string text) {
   return text;
 }
 
+std::string StateWords(absl::string_view state) { return absl::StrReplaceAll(state, {{"_", " "}}); }
+
+std::string FormatAwaitedWorkers(const proto::StatusReply& status) {
+  if (status.state() != run_state::kWaitingForWorkers) return "";
+  const auto ready = std::count_if(status.workers().begin(), status.workers().end(), CountsAsReady);
+  if (status.workers_expected() <= 0) return ready == 0 ? "none is ready" : "";
+  std::string text = absl::StrCat(ready, " of ", status.workers_expected(), " expected ",
+                                  status.workers_expected() == 1 ? "is" : "are", " ready");
+  if (ready > 0 && status.start_in_seconds() >= 0) {
+    absl::StrAppend(&text, "; begins with ", ready == 1 ? "that" : "those", " in ",
+                    FormatSeconds(status.start_in_seconds()));
+  }
+  return text;
+}
+
+std::string AdviseAwaitedWorkers(const proto::StatusReply& status) {
+  const std::string text = FormatAwaitedWorkers(status);
+  const auto is_there = [](const proto::WorkerStatus& worker) {
+    return CountsAsReady(worker) || worker.state() == worker_state::kAttaching;
+  };
+  const bool one_is_started = status.has_start_order() && !status.start_order().is_over();
+  if (text.empty() || one_is_started || std::any_of(status.workers().begin(), status.workers().end(), is_there)) {
+    return text;
+  }
+  return absl::StrCat(text, "; by hand: gpu_worker --connect HOST:PORT");
+}
+
+std::string FormatEvaluating(const proto::StatusReply& status) {
+  if (!status.has_evaluating()) return "";
+  const proto::EvaluationProgress& evaluating = status.evaluating();
+  return absl::StrCat("after step ", evaluating.step(), ": ", EvaluatedShare(evaluating), " of it, ",
+                      FormatSeconds(evaluating.seconds()));
+}
+
+std::string FormatCheckpointWriting(const proto::StatusReply& status) {
+  if (status.checkpoint_writing_seconds() <= 0) return "";
+  return absl::StrCat("step ", status.checkpoint_writing_step(), ", ",
+                      FormatSeconds(status.checkpoint_writing_seconds()));
+}
+
+std::string FormatCheckpointAge(const proto::StatusReply& status) {
+  if (status.checkpoint_write_seconds() <= 0) return "";
+  return absl::StrCat(FormatSeconds(status.checkpoint_age_seconds()), " ago, ",
+                      FormatByteSize(status.checkpoint_bytes()), " in ",
+                      FormatSeconds(status.checkpoint_write_seconds()));
+}
+
+std::string FormatLastStep(const proto::StatusReply& status) {
+  const std::string age = FormatSeconds(status.step_age_seconds());
+  if (status.last_step_seconds() <= 0) return absl::StrCat("none in this sitting, which began ", age, " ago");
+  return absl::StrCat(FormatSeconds(status.last_step_seconds()), ", ended ", age, " ago");
+}
+
 std::string FormatWaits(const proto::StatusReply& status) {
   std::string text;
   for (const absl::string_view cause : kWaitCauses) {
@@ -96,14 +179,21 @@ std::string FormatWaits(const proto::StatusReply& status) {
 
 std::string FormatLongStep(const proto::StatusReply& status) {
   if (status.step_seconds() < kLongStepSeconds) return "";
-  return absl::StrCat("this step ", FormatSeconds(status.step_seconds()), ", ", status.blobs() - status.blobs_pending(),
-                      " of ", status.blobs(), " blobs done");
+  const int64_t done = status.blobs() - status.blobs_pending();
+  const std::string begin = absl::StrCat("this step ", FormatSeconds(status.step_seconds()), ", ");
+  if (done > 0 || !status.updates_wait_for_norm()) {
+    return absl::StrCat(begin, done, " of ", status.blobs(), " blobs done");
+  }
+  return absl::StrCat(begin, "gradients of ", status.blobs_summed(), " of ", status.blobs(),
+                      " blobs are in, whose updates wait for their norm");
 }
 
 std::string FormatStepWait(const proto::StatusReply& status) {
   if (!status.has_step_wait()) return "";
   const proto::StepWait& wait = status.step_wait();
-  std::string text = absl::StrCat(wait.cause(), ", ", FormatSeconds(wait.seconds()));
+  // The other causes stand in docs/operations.md as they are.
+  std::string text =
+      absl::StrCat(wait.cause() == "no_worker" ? "a worker" : wait.cause(), ", ", FormatSeconds(wait.seconds()));
   const int count = wait.worker_id_size(), shown = std::min(count, kMostWorkersNamed);
   if (count == 0) return text;
   absl::StrAppend(&text, count == 1 ? ", of worker " : ", of workers ",
@@ -129,21 +219,24 @@ std::string FormatStartOrder(const proto::StatusReply& status) {
 }
 
 std::string ProgressLine(const proto::StatusReply& status, int width) {
-  if (status.state() != run_state::kTraining && status.state() != run_state::kFinishing && status.step() == 0) {
-    const std::string work = Printable(FormatStartWork(status));
-    return (work.empty() ? absl::StrCat(status.state(), " ...") : absl::StrCat(status.state(), ": ", work))
-        .substr(0, width);
-  }
+  const std::string before = BeforeSteps(status);
+  if (!before.empty() && status.step() == 0) return before.substr(0, width);
   const int64_t percent = status.steps() > 0 ? 100 * status.step() / status.steps() : 0;
   std::string line = absl::StrFormat("%3d%% step %d/%d", percent, status.step(), status.steps());
+  if (!before.empty()) return absl::StrCat(line, "  ", before).substr(0, width);
   if (const std::string long_step = FormatLongStep(status); !long_step.empty()) absl::StrAppend(&line, "  ", long_step);
-  if (status.step() == 0) return line.substr(0, width);  // nothing else is known yet
+  if (status.has_evaluating()) {
+    absl::StrAppend(&line, "  evaluating, ", EvaluatedShare(status.evaluating()), ", ",
+                    FormatSeconds(status.evaluating().seconds()));
+  }
+  if (status.step() == 0) return line.substr(0, width);      // nothing else is known yet
+  const bool has_done_one = status.last_step_seconds() > 0;  // in this sitting
   absl::StrAppend(&line, absl::StrFormat("  loss %.3f", status.loss()));
   if (status.has_evaluation()) absl::StrAppend(&line, absl::StrFormat("  eval %.3f", status.evaluation().loss()));
-  absl::StrAppend(&line,
-                  absl::StrFormat("  %.0f tok/s  eta %s", status.tokens_per_second(), FormatEta(status.eta_seconds())));
+  absl::StrAppend(&line, "  ", Known(has_done_one, absl::StrFormat("%.0f", status.tokens_per_second())), " tok/s  eta ",
+                  FormatEta(status.eta_seconds()));
   const std::string memory = DeviceMemory(status);
-  const std::string waits = absl::StrCat("  waits ", FormatWaits(status));
+  const std::string waits = absl::StrCat("  waits ", Known(has_done_one, FormatWaits(status)));
   // What a narrow terminal has no room for goes whole: the bar first, then the waits, then the memory.
   for (const std::string& longest : {absl::StrCat(ProgressBar(status.step(), status.steps()), " ", line, memory, waits),
                                      absl::StrCat(line, memory, waits), absl::StrCat(line, memory)}) {

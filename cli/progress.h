@@ -7,15 +7,16 @@
 #include <string>
 #include <utility>
 
+#include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "proto/control.pb.h"
 
 namespace eps::cli {
 
-// "1:05:09", "2:05", "-:--" when unknown (negative).
+// "1:05:09", "2:05", from a day on "14 d 6 h"; "-:--" when unknown (negative).
 std::string FormatEta(double seconds);
 
-// Three digits that matter: "0.012 s", "12.3 s", "2:05" from two minutes on.
+// Three digits that matter: "0.012 s", "12.3 s"; from two minutes on the two largest units, "2 min 5 s", "14 d 6 h".
 std::string FormatSeconds(double seconds);
 
 // "1.23 TFLOP/s", of the model (StatusReply.model_flops_per_second).
@@ -33,17 +34,41 @@ std::string Printable(std::string text);
 
 // One line of a run in progress, at most `width` characters:
 //   [#######-------------]  35% step 105/300  loss 2.613  1640 tok/s  eta 2:05  dev 14.2 MiB of 16.0 MiB  waits pull 1%
-// Behind the step FormatLongStep, behind the loss "  eval 2.701", of the newest evaluation. While the daemon starts
-// "starting: reading the checkpoint, ...". Where the line is too long, whole fields are left out.
+// Behind the step FormatLongStep, or "evaluating, 31%, 3.2 s"; behind the loss "  eval 2.701", of the newest evaluation.
+// While the daemon starts "starting: reading the checkpoint, ...", and while it waits for workers FormatAwaitedWorkers.
+// Where the line is too long, whole fields are left out.
 std::string ProgressLine(const proto::StatusReply& status, int width);
+
+// A state of a run as people say it: "waiting for workers".
+std::string StateWords(absl::string_view state);
+
+// Which workers the first step waits for, or that there is none: "1 of 3 expected are ready; begins with those in 41.0 s";
+// "": it waits for none.
+std::string FormatAwaitedWorkers(const proto::StatusReply& status);
+// The same, with how to start one where nobody does.
+std::string AdviseAwaitedWorkers(const proto::StatusReply& status);
+
+// The evaluation that is going on: "after step 40: 31% of it, 3.200 s"; "": there is none.
+std::string FormatEvaluating(const proto::StatusReply& status);
+
+// The checkpoint that is being written: "step 12, 9.400 s"; "": there is none.
+std::string FormatCheckpointWriting(const proto::StatusReply& status);
+// How old the newest checkpoint is that this sitting wrote: "12.5 s ago, 3.0 MiB in 0.750 s"; "": it wrote none.
+std::string FormatCheckpointAge(const proto::StatusReply& status);
+
+// "0.250 s, ended 0.125 s ago"; before one is done in this sitting "none in this sitting, which began 7.700 s ago".
+std::string FormatLastStep(const proto::StatusReply& status);
 
 // What a step's compute waited for, the shares of at least half a percent: "pull 1% version 3%"; "nothing".
 std::string FormatWaits(const proto::StatusReply& status);
 
-// How far a step is that takes long: "this step 65.0 s, 12 of 50 blobs done"; "": it has not yet taken ten seconds.
+// How far a step is that takes long: "this step 65.0 s, 12 of 50 blobs done"; "": it has not yet taken ten seconds. Where
+// no update may begin before the step's norm is known, and none has, "this step 65.0 s, gradients of 12 of 50 blobs are
+// in, whose updates wait for their norm".
 std::string FormatLongStep(const proto::StatusReply& status);
 
-// What the step in progress has waited for too long: "compute, 65.0 s, of workers 2, 3"; "": it does not.
+// What the step in progress has waited for too long: "compute, 65.0 s, of workers 2, 3"; "a worker, 65.0 s"; "": it does
+// not.
 // Of many workers the first eight.
 std::string FormatStepWait(const proto::StatusReply& status);
 

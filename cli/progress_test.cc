@@ -16,6 +16,7 @@ proto::StatusReply Training() {
   status.set_loss(2.6131);
   status.set_tokens_per_second(1640.4);
   status.set_eta_seconds(125);
+  status.set_last_step_seconds(0.25);
   (*status.mutable_wait_fraction())["pull"] = 0.012;
   (*status.mutable_wait_fraction())["stash"] = 0.001;
   (*status.mutable_wait_fraction())["version"] = 0.031;
@@ -102,13 +103,72 @@ TEST(ProgressTest, WhileTheDaemonStartsWhatItDoesIsShown) {
 
 TEST(ProgressTest, BeforeTheFirstStepTheStateIsShown) {
   proto::StatusReply status;
+  status.set_state("serving");
+  EXPECT_EQ(ProgressLine(status, 80), "serving ...");
+}
+
+TEST(ProgressTest, WhoWaitsForWorkersSaysForHowManyAndUntilWhen) {
+  proto::StatusReply status;
+  EXPECT_EQ(FormatAwaitedWorkers(status), "");
   status.set_state("waiting_for_workers");
-  EXPECT_EQ(ProgressLine(status, 80), "waiting_for_workers ...");
+  status.set_start_in_seconds(-1);
+  EXPECT_EQ(FormatAwaitedWorkers(status), "none is ready");
+  EXPECT_EQ(AdviseAwaitedWorkers(status), "none is ready; by hand: gpu_worker --connect HOST:PORT");
+  EXPECT_EQ(ProgressLine(status, 80), "waiting for workers: none is ready");
+  status.set_workers_expected(3);
+  status.add_workers()->set_state("attaching");
+  EXPECT_EQ(AdviseAwaitedWorkers(status), "0 of 3 expected are ready");
+  status.mutable_workers(0)->set_state("idle");
+  status.add_workers()->set_state("lost");
+  status.set_start_in_seconds(41);
+  EXPECT_EQ(FormatAwaitedWorkers(status), "1 of 3 expected are ready; begins with that in 41.0 s");
+  status.mutable_workers(1)->set_state("running");
+  EXPECT_EQ(FormatAwaitedWorkers(status), "2 of 3 expected are ready; begins with those in 41.0 s");
+  status.set_step(105);  // of a run that goes on
+  status.set_steps(300);
+  EXPECT_EQ(ProgressLine(status, 200),
+            " 35% step 105/300  waiting for workers: 2 of 3 expected are ready; begins with those in 41.0 s");
+}
+
+TEST(ProgressTest, BeforeASittingHasDoneAStepItsSpeedAndWaitsAreNoNumbers) {
+  proto::StatusReply status = Training();  // resumed
+  status.set_last_step_seconds(0);
+  status.set_tokens_per_second(0);
+  status.clear_wait_fraction();
+  status.clear_workers();
+  status.set_eta_seconds(-1);
+  EXPECT_EQ(ProgressLine(status, 60), " 35% step 105/300  loss 2.613  - tok/s  eta -:--  waits -");
+}
+
+TEST(ProgressTest, AnEvaluationThatGoesOnIsShown) {
+  proto::StatusReply status = Training();
+  EXPECT_EQ(FormatEvaluating(status), "");
+  status.mutable_evaluating()->set_step(40);
+  status.mutable_evaluating()->set_share(0.999);
+  status.mutable_evaluating()->set_seconds(3.2);
+  EXPECT_EQ(FormatEvaluating(status), "after step 40: 99% of it, 3.200 s");
+  EXPECT_THAT(ProgressLine(status, 200), testing::HasSubstr("step 105/300  evaluating, 99%, 3.200 s  loss 2.613"));
+}
+
+TEST(ProgressTest, WhereUpdatesWaitForTheNormGradientsThatAreInAreCounted) {
+  proto::StatusReply status = Training();
+  status.set_step_seconds(10.1);
+  status.set_blobs(99);
+  status.set_blobs_pending(99);
+  status.set_blobs_summed(45);
+  EXPECT_EQ(FormatLongStep(status), "this step 10.1 s, 0 of 99 blobs done");
+  status.set_updates_wait_for_norm(true);
+  EXPECT_EQ(FormatLongStep(status),
+            "this step 10.1 s, gradients of 45 of 99 blobs are in, whose updates wait for their norm");
+  status.set_blobs_pending(90);
+  EXPECT_EQ(FormatLongStep(status), "this step 10.1 s, 9 of 99 blobs done");
 }
 
 TEST(ProgressTest, AnEtaIsHoursMinutesSecondsOrUnknown) {
   EXPECT_EQ(FormatEta(3909), "1:05:09");
   EXPECT_EQ(FormatEta(59.6), "1:00");
+  EXPECT_EQ(FormatEta(86399), "23:59:59");
+  EXPECT_EQ(FormatEta(342 * 3600), "14 d 6 h");
   EXPECT_EQ(FormatEta(-1), "-:--");
 }
 
@@ -116,7 +176,9 @@ TEST(ProgressTest, SecondsAreShownWithThreeDigitsThatMatter) {
   EXPECT_EQ(FormatSeconds(0.0123), "0.012 s");
   EXPECT_EQ(FormatSeconds(0.3), "0.300 s");
   EXPECT_EQ(FormatSeconds(12.34), "12.3 s");
-  EXPECT_EQ(FormatSeconds(125), "2:05");
+  EXPECT_EQ(FormatSeconds(125), "2 min 5 s");
+  EXPECT_EQ(FormatSeconds(3909), "1 h 5 min");
+  EXPECT_EQ(FormatSeconds(342 * 3600), "14 d 6 h");
 }
 
 TEST(ProgressTest, ABarIsNeverLongerThanItself) {
@@ -149,6 +211,8 @@ TEST(ProgressTest, AStepThatWaitsTooLongSaysForWhom) {
   status.mutable_step_wait()->clear_worker_id();
   status.mutable_step_wait()->set_cause("update");
   EXPECT_EQ(FormatStepWait(status), "update, 65.0 s");
+  status.mutable_step_wait()->set_cause("no_worker");
+  EXPECT_EQ(FormatStepWait(status), "a worker, 65.0 s");
 }
 
 TEST(ProgressTest, AnOrderForWorkersIsShownUntilAllAreThereOrForGoodWhereItFailed) {

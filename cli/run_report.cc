@@ -114,6 +114,15 @@ std::vector<nlohmann::json> LastSteps(const std::string& out, size_t count) {
   return steps;
 }
 
+// Why the run in `out` failed, by what its daemon left; "": it did not, or nobody knows.
+std::string FailureOf(const std::string& out) {
+  const absl::StatusOr<std::string> text = ReadFile(RunFolder(out).failure());
+  if (!text.ok()) return "";
+  const nlohmann::json json = nlohmann::json::parse(*text, nullptr, /*allow_exceptions=*/false);
+  if (!json.is_object() || !json.contains("failure") || !json["failure"].is_string()) return "";
+  return json["failure"].get<std::string>();
+}
+
 // "4 of 9 steps were done, loss 2.250"; without "of 9" where nobody says of how many.
 std::string DoneText(const nlohmann::json& summary) {
   const int64_t steps = WholeNumber(summary, "steps");
@@ -252,6 +261,8 @@ std::vector<std::string> EndWarnings(const std::string& out) {
   return warnings;
 }
 
+bool HasFailed(const std::string& out) { return !FailureOf(out).empty(); }
+
 bool IsFinished(const std::string& out) { return HasDoneAllSteps(ReadSummary(out)); }
 
 int64_t StepsDone(const std::string& out) {
@@ -272,10 +283,12 @@ std::string FinishedJson(const std::string& out) { return IsFinished(out) ? NotR
 
 std::string NotRunningJson(const std::string& out) {
   const nlohmann::json standing = ReadStanding(out);
-  const std::string checkpoint = NewestCheckpoint(out);
-  if (standing.is_null() && checkpoint.empty()) return "";
+  const std::string checkpoint = NewestCheckpoint(out), failure = FailureOf(out);
+  if (standing.is_null() && checkpoint.empty() && failure.empty()) return "";
   // 64-bit numbers are texts there, as a running daemon's are.
-  nlohmann::ordered_json status = {{"state", IsFinished(out) ? run_state::kFinished : "not_running"}};
+  const char* state = IsFinished(out) ? run_state::kFinished : "not_running";
+  nlohmann::ordered_json status = {{"state", failure.empty() ? state : run_state::kFailed}};
+  if (!failure.empty()) status["failure"] = failure;
   const std::pair<const char*, const char*> counts[] = {
       {"step", "steps"}, {"steps", "steps_planned"}, {"tokens", "tokens"}, {"parameters", "parameters"}};
   for (const auto& [key, member] : counts) {
@@ -290,15 +303,23 @@ std::string NotRunningJson(const std::string& out) {
 std::string NotRunningText(const std::string& out) {
   std::error_code ignored;
   if (!std::filesystem::is_directory(out, ignored)) return absl::StrCat("there is no run in ", out);
-  if (std::string finished = FinishedText(out); !finished.empty()) return finished;
   const nlohmann::json standing = ReadStanding(out);
+  if (const std::string failure = FailureOf(out); !failure.empty()) {
+    const std::string checkpoint = NewestCheckpoint(out);
+    return absl::StrCat("the run in ", out, " has failed: ", Printable(failure),
+                        standing.is_null() ? "" : absl::StrCat("; ", DoneText(standing)), "; ",
+                        checkpoint.empty() ? NewestCheckpointText(out)
+                                           : absl::StrCat("the newest checkpoint is ", checkpoint,
+                                                          ", from which --resume goes on once that is mended"));
+  }
+  if (std::string finished = FinishedText(out); !finished.empty()) return finished;
   return absl::StrCat("no daemon runs for ", out, standing.is_null() ? "" : absl::StrCat(": ", DoneText(standing)),
                       "; ", NewestCheckpointText(out));
 }
 
 std::string NewestCheckpointText(const std::string& out) {
   const std::string checkpoint = NewestCheckpoint(out);
-  if (checkpoint.empty()) return "there is no checkpoint yet";
+  if (checkpoint.empty()) return "there is no checkpoint";
   return absl::StrCat("the newest checkpoint is ", checkpoint, "; go on with --resume");
 }
 

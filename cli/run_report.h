@@ -42,6 +42,10 @@ std::string EndText(const std::string& out);
 // FP16's loss scale, a last loss that is not finite, or that there is none as no token was counted.
 std::vector<std::string> EndWarnings(const std::string& out);
 
+// Whether the run in `out` has failed, by what its daemon left there (RunFolder::failure), and nobody has gone on with it
+// since.
+bool HasFailed(const std::string& out);
+
 // Whether the run in `out` has done all of its steps, by its summary.json, and how many steps it says were done.
 bool IsFinished(const std::string& out);
 int64_t StepsDone(const std::string& out);  // 0: there is no summary
@@ -54,10 +58,10 @@ std::string FinishedText(const std::string& out);
 std::string FinishedJson(const std::string& out);
 
 // Why nobody answers for the run in `out`, and where it stands: by its summary.json, or by the last line of its
-// metrics.jsonl where that is further, as of a run that was killed.
+// metrics.jsonl where that is further, as of a run that was killed. Of one that has failed, why.
 std::string NotRunningText(const std::string& out);
-// The same as JSON, as FinishedJson, its state "finished" or "not_running"; what is not known of it is left out. "":
-// nothing is.
+// The same as JSON, as FinishedJson, its state "finished", "failed" (with `failure`) or "not_running"; what is not known
+// of it is left out. "": nothing is.
 std::string NotRunningJson(const std::string& out);
 
 // "the newest checkpoint is OUT/checkpoints/step-00000040; go on with --resume", or that there is none.

@@ -106,7 +106,7 @@ TEST_F(EndTest, OfARunThatWasKilledTheLastWholeLineOfItsMetricsTells) {
   const std::string filler = std::string(100000, 'x') + "\n";  // more than is read
   for (const std::string& rest : {std::string(), std::string(R"({"step":42,"lo)")}) {
     ASSERT_OK(WriteFileAtomically(dir_.File("metrics.jsonl"), filler + first + second + rest));
-    EXPECT_THAT(NotRunningText(dir_.path()), HasSubstr(": 42 steps were done, loss 2.250; there is no checkpoint yet"));
+    EXPECT_THAT(NotRunningText(dir_.path()), HasSubstr(": 42 steps were done, loss 2.250; there is no checkpoint"));
     const nlohmann::json want = {{"state", "not_running"}, {"step", "42"}, {"loss", 2.25}, {"newest_checkpoint", ""}};
     EXPECT_EQ(nlohmann::json::parse(NotRunningJson(dir_.path())), want);
   }
@@ -116,6 +116,32 @@ TEST_F(EndTest, OfARunThatWasKilledTheLastWholeLineOfItsMetricsTells) {
   EXPECT_EQ(FinishedJson(dir_.path()), "");
   Summary(R"({"steps": 42, "steps_planned": 90, "loss_last": 5.25})");
   EXPECT_THAT(NotRunningText(dir_.path()), HasSubstr(": 42 of 90 steps were done, loss 5.250; "));
+}
+
+TEST_F(EndTest, ARunThatFailedSaysWhy) {
+  ASSERT_OK(WriteFileAtomically(dir_.File("failure.json"), R"({"step": 1, "failure": "step 1: the gradient\u001b"})"));
+  EXPECT_EQ(nlohmann::json::parse(NotRunningJson(dir_.path())),
+            (nlohmann::json{{"state", "failed"}, {"failure", "step 1: the gradient\x1b"}, {"newest_checkpoint", ""}}));
+  ASSERT_OK(WriteFileAtomically(dir_.File("metrics.jsonl"), R"({"step":0,"loss":5.517})"
+                                                            "\n"));
+  EXPECT_EQ(NotRunningText(dir_.path()),
+            "the run in " + dir_.path() +
+                " has failed: step 1: the gradient?; 1 step was done, loss 5.517; there is no checkpoint");
+  ASSERT_OK(MakeDirs(dir_.File("checkpoints/step-00000001")));
+  EXPECT_THAT(NotRunningText(dir_.path()), HasSubstr("step-00000001, from which --resume goes on once that is mended"));
+  EXPECT_TRUE(HasFailed(dir_.path()));
+  // All steps, and not the end: its last checkpoint could not be written, say.
+  Summary(R"({"steps": 1, "steps_planned": 1, "loss_last": 5.517})");
+  EXPECT_THAT(NotRunningText(dir_.path()), HasSubstr(" has failed: "));
+  EXPECT_EQ(nlohmann::json::parse(NotRunningJson(dir_.path()))["state"], "failed");
+}
+
+TEST_F(EndTest, AFailureThatCannotBeReadIsNone) {
+  for (const char* text : {"", "[1", "[]", "{}", R"({"step": 1, "failure": 7})"}) {
+    ASSERT_OK(WriteFileAtomically(dir_.File("failure.json"), text));
+    EXPECT_FALSE(HasFailed(dir_.path())) << text;
+    EXPECT_THAT(NotRunningText(dir_.path()), HasSubstr("no daemon runs for")) << text;
+  }
 }
 
 TEST_F(EndTest, OfARunWithoutAWholeLineNothingIsSaid) {
@@ -190,7 +216,7 @@ TEST_F(EndTest, WhatCannotBeReadIsNoReport) {
   EXPECT_EQ(EndText(dir_.path()), "");
   Summary("[1");
   EXPECT_EQ(EndText(dir_.path()), "");
-  EXPECT_THAT(NotRunningText(dir_.path()), HasSubstr("there is no checkpoint yet"));
+  EXPECT_THAT(NotRunningText(dir_.path()), HasSubstr("there is no checkpoint"));
   EXPECT_THAT(NotRunningText(dir_.File("nowhere")), HasSubstr("there is no run in"));
 }
 

@@ -169,7 +169,10 @@ absl::Status SamplingServer::Generate(const proto::GenerateRequest& request,
   if (!taken) return absl::OkStatus();
   // A process that ends takes the call with it: why it ended says more.
   if (processes.ok() && !status.ok()) processes = Check(kLookEvery);
-  return processes.ok() ? FromGrpc(status) : processes;
+  if (!processes.ok()) return processes;
+  const absl::Status answer = FromGrpc(status);
+  // Its files are whole, or the daemon would have ended: the model itself has diverged, and no other input mends it.
+  return absl::IsDataLoss(answer) ? absl::InternalError(answer.message()) : answer;
 }
 
 }  // namespace eps::cli

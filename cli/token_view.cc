@@ -85,6 +85,11 @@ std::string SummaryOfNotes(const EncodeNotes& notes) {
   return text;
 }
 
+// "1 document", "2 documents".
+std::string Counted(int64_t count, absl::string_view what) {
+  return absl::StrCat(count, " ", what, count == 1 ? "" : "s");
+}
+
 }  // namespace
 
 std::string TokenizeProgressLine(const TokenizeProgress& progress, int width) {
@@ -93,7 +98,8 @@ std::string TokenizeProgressLine(const TokenizeProgress& progress, int width) {
   const double eta = rate > 0 ? static_cast<double>(total - done) / rate : -1;
   const std::string share = absl::StrFormat("%3d%%", total > 0 ? 100 * done / total : 100);
   const std::string bytes = absl::StrCat("  ", FormatByteSize(done), " of ", FormatByteSize(total));
-  const std::string counts = absl::StrCat("  ", progress.documents, " documents  ", progress.tokens, " tokens");
+  const std::string counts =
+      absl::StrCat("  ", Counted(progress.documents, "document"), "  ", Counted(progress.tokens, "token"));
   const std::string time = absl::StrCat("  ", Rate(rate / 1e6), "  eta ", FormatEta(eta));
   for (const std::string& longest :
        {absl::StrCat(ProgressBar(done, total), " ", share, bytes, counts, time),
@@ -105,8 +111,8 @@ std::string TokenizeProgressLine(const TokenizeProgress& progress, int width) {
 
 std::string TokenizeSummary(const TokenizeReport& report, const std::string& out) {
   const CorpusCounts& counts = report.counts;
-  std::string text = absl::StrCat(Printable(out), ": ", counts.documents, " documents, ", counts.tokens, " tokens of ",
-                                  report.token_bytes, " bytes, ");
+  std::string text = absl::StrCat(Printable(out), ": ", Counted(counts.documents, "document"), ", ",
+                                  Counted(counts.tokens, "token"), " of ", report.token_bytes, " bytes, ");
   absl::StrAppend(&text, counts.counted_tokens == counts.tokens
                              ? "all counted"
                              : absl::StrCat(counts.counted_tokens, " of them counted"));
@@ -124,16 +130,17 @@ std::string TokenizeSummary(const TokenizeReport& report, const std::string& out
     absl::StrAppend(&text, report.class_names.size() > kMaxClassesShown ? ", ...\n" : "\n");
   }
   if (counts.empty_documents + counts.uncounted_documents > 0) {
-    absl::StrAppend(&text, "left out: ", counts.empty_documents, " empty documents, ", counts.uncounted_documents,
-                    " without a token that is counted\n");
+    absl::StrAppend(&text, "left out: ", Counted(counts.empty_documents, "empty document"), ", ",
+                    counts.uncounted_documents, " without a token that is counted\n");
   }
   return absl::StrCat(text, SummaryOfNotes(report.notes));
 }
 
 std::string ShowTokenFile(const DocumentIndex& index, const std::string& path) {
-  return absl::StrCat(Printable(path), ": ", index.num_documents(), " documents, ", index.num_tokens(), " tokens of ",
-                      index.token_bytes(), " bytes, documents ", index.may_be_cut() ? "may" : "may not",
-                      " be cut, tokenizer ", index.tokenizer_fingerprint(), "\n");
+  return absl::StrCat(Printable(path), ": ", Counted(index.num_documents(), "document"), ", ",
+                      Counted(index.num_tokens(), "token"), " of ", index.token_bytes(), " bytes, documents ",
+                      index.may_be_cut() ? "may" : "may not", " be cut, tokenizer ", index.tokenizer_fingerprint(),
+                      "\n");
 }
 
 absl::StatusOr<std::string> ShowDocument(const TokenFile& file, const DocumentIndex& index, int64_t document,

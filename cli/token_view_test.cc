@@ -48,12 +48,19 @@ TEST(TokenViewTest, ASummaryTellsWhatWasLeftOut) {
       "1.0 MiB in 2.000 s, 0.5 MB/s\n"
       "template: chatml, as told\n"
       "classes: 2: 0 no, 1 y?\n"
-      "left out: 1 empty documents, 0 without a token that is counted\n"
+      "left out: 1 empty document, 0 without a token that is counted\n"
       "5 special tokens spelled in text were read as text; --special-tokens as-tokens makes them tokens\n"
       "6 halves of surrogate pairs became U+FFFD\n"
       "8 bytes that are not UTF-8 became U+FFFD, the first at \"a.txt\": byte offset 3; of text in Latin-1, `iconv -f "
       "ISO-8859-1 -t UTF-8` makes UTF-8\n"
       "skipped: 7 bad lines, of which the first are\n    \"a.jsonl\": line 2\n");
+}
+
+TEST(TokenViewTest, OneIsNoPlural) {
+  EXPECT_EQ(TokenizeProgressLine({.bytes_done = 1, .bytes_total = 2, .documents = 1, .tokens = 1, .seconds = 1}, 60),
+            " 50%  1 B of 2 B  1 document  1 token  0.0 MB/s  eta 0:01");
+  const TokenizeReport report{.counts = {.documents = 1, .tokens = 10, .counted_tokens = 10}, .token_bytes = 2};
+  EXPECT_EQ(TokenizeSummary(report, "a.bin").rfind("a.bin: 1 document, 10 tokens of 2 bytes, all counted", 0), 0u);
 }
 
 class ShowTest : public ::testing::Test {

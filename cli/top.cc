@@ -17,6 +17,7 @@
 #include "cli/command.h"
 #include "cli/common_flags.h"
 #include "cli/daemon_client.h"
+#include "cli/progress.h"
 #include "cli/run_report.h"
 #include "cli/signal_queue.h"
 #include "cli/top_view.h"
@@ -73,16 +74,28 @@ absl::Status ShowLive(const DaemonFlags& daemon, DaemonClient& client, SignalQue
                       std::string& last_words) {
   EPS_ASSIGN_OR_RETURN(proto::StatusReply status, client.Status(kTimeout));
   SecondScreen screen;
+  std::string silence;  // of a daemon that does not answer: what is shown below it is old
   while (true) {
-    screen.Show(TopView(status, TerminalSize()));
+    const TopSize size = TerminalSize();
+    std::vector<std::string> lines = TopView(status, size);
+    if (!silence.empty() && !lines.empty()) {
+      lines.front() = Printable(silence).substr(0, static_cast<size_t>(size.columns));
+    }
+    screen.Show(lines);
     if (signals.Wait(interval).has_value()) return absl::OkStatus();
     absl::StatusOr<proto::StatusReply> next = client.Status(kTimeout);
+    if (absl::IsDeadlineExceeded(next.status())) {  // it may answer again
+      silence = std::string(daemon.Explain(next.status()).message());
+      continue;
+    }
     if (!next.ok()) {
-      last_words = absl::StrCat("eps: the daemon is gone (", daemon.Explain(next.status()).message(),
-                                "); last seen: ", status.state(), ", step ", status.step(), " of ", status.steps());
+      last_words =
+          absl::StrCat("eps: the daemon is gone (", daemon.Explain(next.status()).message(),
+                       "); last seen: ", StateWords(status.state()), ", step ", status.step(), " of ", status.steps());
       return absl::OkStatus();
     }
     status = *std::move(next);
+    silence.clear();
   }
 }
 
@@ -116,7 +129,8 @@ void AddTop(CLI::App& app, int* exit_code) {
       ->check(NumberIn(0.1, 3600))
       ->capture_default_str();
   command->footer(
-      "Ctrl-C ends the view; the run goes on. Of a run in DIR that has done all of its steps it says where it ended.");
+      "Ctrl-C ends the view; the run goes on. Of a run in DIR that has done all of its steps it says where it ended, "
+      "and of one that has failed, why.");
   command->callback([flags, exit_code] { *exit_code = RunTop(*flags); });
 }
 

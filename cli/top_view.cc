@@ -2,10 +2,15 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstddef>
+#include <numeric>
 #include <set>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/string_view.h"
 #include "cli/progress.h"
 #include "common/base/byte_size.h"
 #include "common/base/state_names.h"
@@ -14,10 +19,32 @@
 namespace eps::cli {
 namespace {
 
-constexpr int kPlotRows = 6;
-constexpr int kMinRowsForPlot = 20;
-constexpr int kHostColumns = 12;
+constexpr int kPlotRows = 6, kFewestPlotRows = 3;
+constexpr size_t kWorkersBeforePlot = 4;  // so many are shown rather than the loss curve
+constexpr size_t kHostColumns = 12, kDeviceColumns = 16, kVnodeColumns = 20;  // at most
+constexpr absl::string_view kNoWait = "nothing";
 constexpr int kScaleColumns = 10;  // "   2.6131 |"
+
+// `fields` with `gap` between them, on as many lines as their width takes; what is longer than a line is cut by TopView.
+void AddFields(const std::vector<std::string>& fields, absl::string_view gap, int columns,
+               std::vector<std::string>& lines) {
+  std::string line;
+  for (const std::string& field : fields) {
+    if (field.empty()) continue;
+    const bool fits = static_cast<int>(line.size() + gap.size() + field.size()) <= columns;
+    if (!line.empty() && !fits) {
+      lines.push_back(std::move(line));
+      line = absl::StrCat("  ", field);
+    } else {
+      absl::StrAppend(&line, line.empty() ? "" : gap, field);
+    }
+  }
+  lines.push_back(std::move(line));
+}
+// The same of the words of a text that may be long.
+void AddText(absl::string_view text, int columns, std::vector<std::string>& lines) {
+  AddFields(absl::StrSplit(text, ' '), " ", columns, lines);
+}
 
 // Shares of the worker's last pass.
 std::string FormatWorkerWaits(const proto::WorkerStatus& worker) {
@@ -28,40 +55,49 @@ std::string FormatWorkerWaits(const proto::WorkerStatus& worker) {
     const long percent = std::lround(100 * found->second / worker.pass_seconds());
     if (percent > 0) absl::StrAppend(&text, text.empty() ? "" : " ", cause, " ", percent, "%");
   }
-  return text.empty() ? "nothing" : text;
+  return text.empty() ? std::string(kNoWait) : text;
 }
 
 // 1, where it is not used, says nothing.
 std::string FormatLossScale(const proto::StatusReply& status) {
-  return status.loss_scale() == 1 ? "" : absl::StrCat("  loss scale ", status.loss_scale());
+  return status.loss_scale() == 1 ? "" : absl::StrCat("loss scale ", status.loss_scale());
 }
 
-void AddProgress(const proto::StatusReply& status, std::vector<std::string>& lines) {
+void AddProgress(const proto::StatusReply& status, int columns, std::vector<std::string>& lines) {
   const int64_t percent = status.steps() > 0 ? 100 * status.step() / status.steps() : 0;
-  lines.push_back(absl::StrFormat("%s  %s %d%%  step %d of %d  eta %s", status.state(),
-                                  ProgressBar(status.step(), status.steps()), percent, status.step(), status.steps(),
-                                  FormatEta(status.eta_seconds())));
-  if (!status.failure().empty()) lines.push_back(absl::StrCat("failed: ", status.failure()));
-  const bool has_loss = status.step() > 0, has_done_one = status.last_step_seconds() > 0;  // that, in this sitting
-  lines.push_back(
-      absl::StrCat("loss ", has_loss ? absl::StrFormat("%.4f nats", status.loss()) : "-", "  gradient norm ",
-                   Known(status.gradient_norm() >= 0, absl::StrFormat("%.3g", status.gradient_norm())),
-                   "  learning rate ", Known(has_loss, absl::StrFormat("%.3g", status.learning_rate())), "  ",
-                   Known(has_done_one, absl::StrFormat("%.0f", status.tokens_per_second())), " tokens/s  ",
-                   Known(status.model_flops_per_second() > 0, FormatFlopRate(status.model_flops_per_second()))));
-  if (status.has_evaluation()) {
-    lines.push_back(absl::StrFormat("evaluation after step %d: loss %.4f nats  accuracy %.4f  %d tokens",
-                                    status.evaluation().step(), status.evaluation().loss(),
-                                    status.evaluation().accuracy(), status.evaluation().tokens()));
+  AddFields(
+      {absl::StrCat(StateWords(status.state()), "  ", ProgressBar(status.step(), status.steps()), " ", percent, "%"),
+       absl::StrCat("step ", status.step(), " of ", status.steps()),
+       absl::StrCat("eta ", FormatEta(status.eta_seconds()))},
+      "  ", columns, lines);
+  if (!status.failure().empty()) AddText(absl::StrCat("failed: ", status.failure()), columns, lines);
+  if (const std::string awaited = AdviseAwaitedWorkers(status); !awaited.empty()) {
+    AddText(absl::StrCat("workers: ", awaited), columns, lines);
   }
-  const std::string last_step = absl::StrCat(FormatSeconds(status.last_step_seconds()), ", ended ",
-                                             FormatSeconds(status.step_age_seconds()), " ago");
-  lines.push_back(absl::StrCat("last step ", Known(has_done_one, last_step), "  skipped ", status.skipped_steps(),
-                               FormatLossScale(status), "  waited too long ", status.step_waits(),
-                               "  compute waits for ", Known(has_done_one, FormatWaits(status))));
-  if (const std::string long_step = FormatLongStep(status); !long_step.empty()) lines.push_back(long_step);
+  const bool has_loss = status.step() > 0, has_done_one = status.last_step_seconds() > 0;  // that, in this sitting
+  const double norm = status.gradient_norm(), rate = status.learning_rate();
+  AddFields({absl::StrCat("loss ", has_loss ? absl::StrFormat("%.4f nats", status.loss()) : "-"),
+             absl::StrCat("gradient norm ", Known(norm >= 0, absl::StrFormat("%.3g", norm))),
+             absl::StrCat("learning rate ", Known(has_loss && rate >= 0, absl::StrFormat("%.3g", rate))),
+             absl::StrCat(Known(has_done_one, absl::StrFormat("%.0f", status.tokens_per_second())), " tokens/s"),
+             Known(status.model_flops_per_second() > 0, FormatFlopRate(status.model_flops_per_second()))},
+            "  ", columns, lines);
+  if (status.has_evaluation()) {
+    const proto::EvaluationStatus& newest = status.evaluation();
+    AddFields({absl::StrFormat("evaluation after step %d: loss %.4f nats", newest.step(), newest.loss()),
+               absl::StrFormat("accuracy %.4f", newest.accuracy()), absl::StrCat(newest.tokens(), " tokens")},
+              "  ", columns, lines);
+  }
+  AddFields({absl::StrCat("last step ", FormatLastStep(status)), absl::StrCat("skipped ", status.skipped_steps()),
+             FormatLossScale(status), absl::StrCat("waited too long ", status.step_waits()),
+             absl::StrCat("compute waits for ", Known(has_done_one, FormatWaits(status)))},
+            "  ", columns, lines);
+  if (const std::string evaluating = FormatEvaluating(status); !evaluating.empty()) {
+    lines.push_back(absl::StrCat("evaluating ", evaluating));
+  }
+  if (const std::string long_step = FormatLongStep(status); !long_step.empty()) AddText(long_step, columns, lines);
   if (const std::string wait = FormatStepWait(status); !wait.empty()) {
-    lines.push_back(absl::StrCat("THIS STEP WAITS for ", wait));
+    AddText(absl::StrCat("THIS STEP WAITS for ", wait), columns, lines);
   }
 }
 
@@ -75,77 +111,157 @@ void AddStart(const proto::StatusReply& status, std::vector<std::string>& lines)
   if (const std::string text = FormatStartWork(status); !text.empty()) lines.push_back(text);
 }
 
-void AddPlot(const proto::StatusReply& status, TopSize size, std::vector<std::string>& lines) {
+// Of at most `rows` lines, the empty one before it among them.
+std::vector<std::string> LossPlot(const proto::StatusReply& status, int rows, int columns) {
   const std::vector<double> points(status.loss_curve().begin(), status.loss_curve().end());
-  if (points.size() < 2 || size.rows < kMinRowsForPlot) return;
-  lines.push_back("");
-  for (std::string& line : PlotLines(points, kPlotRows, size.columns)) lines.push_back(std::move(line));
+  if (points.size() < 2 || rows - 1 < kFewestPlotRows) return {};
+  std::vector<std::string> lines = PlotLines(points, std::min(rows - 1, kPlotRows), columns);
+  if (!lines.empty()) lines.insert(lines.begin(), "");
+  return lines;
 }
 
-void AddDaemon(const proto::StatusReply& status, std::vector<std::string>& lines) {
+void AddDaemon(const proto::StatusReply& status, int columns, std::vector<std::string>& lines) {
   lines.push_back("");
-  lines.push_back(absl::StrCat("memory      state ", FormatByteSize(status.model_state_bytes()), "  window ",
-                               FormatByteSize(status.contribution_window_used_bytes()), " of ",
-                               FormatByteSize(status.contribution_window_bytes()), "  held ",
-                               FormatByteSize(status.hold_bytes()), "  resident ",
-                               FormatByteSize(status.resident_bytes())));
-  std::string checkpoint = "none yet";
-  if (status.checkpoint_step() >= 0) {
-    checkpoint = absl::StrCat("step ", status.checkpoint_step());
-    if (status.checkpoint_write_seconds() > 0) {
-      absl::StrAppend(&checkpoint, ", ", FormatSeconds(status.checkpoint_age_seconds()), " ago, ",
-                      FormatByteSize(status.checkpoint_bytes()), " in ",
-                      FormatSeconds(status.checkpoint_write_seconds()));
-    }
-  }
+  AddFields({absl::StrCat("memory      state ", FormatByteSize(status.model_state_bytes())),
+             absl::StrCat("window ", FormatByteSize(status.contribution_window_used_bytes()), " of ",
+                          FormatByteSize(status.contribution_window_bytes())),
+             absl::StrCat("held ", FormatByteSize(status.hold_bytes())),
+             absl::StrCat("resident ", FormatByteSize(status.resident_bytes()))},
+            "  ", columns, lines);
+  const std::string age = FormatCheckpointAge(status), writing = FormatCheckpointWriting(status);
+  AddFields({absl::StrCat("checkpoint  ", status.checkpoint_step() < 0 ? "none yet"
+                                                                       : absl::StrCat("step ", status.checkpoint_step(),
+                                                                                      age.empty() ? "" : ", ", age)),
+             writing.empty() ? "" : absl::StrCat("being written: ", writing)},
+            "  ", columns, lines);
   if (status.checkpoint_failures() > 0) {
-    absl::StrAppend(&checkpoint, "  FAILED ", status.checkpoint_failures(), " times",
-                    status.checkpoint_error().empty() ? "" : absl::StrCat(": ", status.checkpoint_error()));
+    AddText(absl::StrCat("checkpoints FAILED ", status.checkpoint_failures(), " times",
+                         status.checkpoint_error().empty() ? "" : absl::StrCat(": ", status.checkpoint_error())),
+            columns, lines);
   }
-  lines.push_back(absl::StrCat("checkpoint  ", checkpoint));
-  const std::string order = FormatStartOrder(status);
-  lines.push_back(absl::StrCat("workers     attached ", status.workers_attached(), "  lost ", status.workers_lost(),
-                               "  virtual nodes redone ", status.vnodes_redone(), order.empty() ? "" : "  ", order));
+  AddFields(
+      {absl::StrCat("workers     attached ", status.workers_attached()), absl::StrCat("lost ", status.workers_lost()),
+       absl::StrCat("virtual nodes redone ", status.vnodes_redone()),
+       status.lease_seconds() > 0 ? absl::StrCat("lease ", FormatSeconds(status.lease_seconds())) : "",
+       FormatStartOrder(status)},
+      "  ", columns, lines);
 }
 
-// A column of its own, where there is more than one host.
-std::string HostColumn(const std::string& host, bool shown) {
-  return shown ? absl::StrFormat("%-*s  ", kHostColumns, host.substr(0, kHostColumns)) : "";
+bool IsGone(const proto::WorkerStatus& worker) {
+  return worker.state() == worker_state::kLost || worker.state() == worker_state::kLeft;
 }
 
-std::string WorkerLine(const proto::WorkerStatus& worker, bool shows_host) {
+std::string Cut(std::string text, size_t columns) {
+  return text.size() <= columns ? text : absl::StrCat(text.substr(0, columns - 2), "..");
+}
+
+// "88% of 16.0 MiB".
+std::string DeviceShare(const proto::WorkerStatus& worker) {
+  if (worker.device_cap_bytes() <= 0) return "-";
+  const double share = static_cast<double>(worker.device_peak_bytes()) / static_cast<double>(worker.device_cap_bytes());
+  return absl::StrFormat("%.0f%% of %s", 100 * share, FormatByteSize(worker.device_cap_bytes()));
+}
+
+// A line of the table of workers, a text for each column; the last is what it waits for.
+using Cells = std::vector<std::string>;
+
+// `host`: there are several, and each worker says its own.
+Cells Headings(bool host) {
+  Cells cells = {"id", "state", "device", "vnodes", "last pass", "silent", "memory", "waits for"};
+  if (host) cells.insert(cells.begin() + 2, "host");
+  return cells;
+}
+Cells CellsOf(const proto::WorkerStatus& worker, bool host) {
   const std::vector<int> vnodes(worker.vnodes().begin(), worker.vnodes().end());
   const bool has_passed = worker.pass_seconds() > 0;
-  return absl::StrFormat("%4d  %-9s  %s%-8s  %-10s  %9s  %-22s  %s of %s", worker.worker_id(), worker.state(),
-                         HostColumn(worker.host_name(), shows_host), worker.device_name(), FormatVnodes(vnodes),
-                         Known(has_passed, FormatSeconds(worker.pass_seconds())),
-                         Known(has_passed, FormatWorkerWaits(worker)), FormatByteSize(worker.device_peak_bytes()),
-                         FormatByteSize(worker.device_cap_bytes())) +
-         (worker.state() == worker_state::kLost
-              ? ""
-              : absl::StrCat("  heard of ", FormatSeconds(worker.silent_seconds()), " ago"));
+  Cells cells = {absl::StrCat(worker.worker_id()),
+                 worker.state(),
+                 Cut(worker.device_name(), kDeviceColumns),
+                 Cut(FormatVnodes(vnodes), kVnodeColumns),
+                 Known(has_passed, FormatSeconds(worker.pass_seconds())),
+                 Known(!IsGone(worker), FormatSeconds(worker.silent_seconds())),
+                 DeviceShare(worker),
+                 Known(has_passed, FormatWorkerWaits(worker))};
+  if (host) cells.insert(cells.begin() + 2, Cut(worker.host_name(), kHostColumns));
+  return cells;
 }
 
-void AddWorkers(const proto::StatusReply& status, TopSize size, std::vector<std::string>& lines) {
-  lines.push_back("");
+// Each column as wide as its widest text. Where what the workers wait for does not fit beside the rest, it stands below
+// it, for those that wait.
+class WorkerTable {
+ public:
+  WorkerTable(const std::vector<const proto::WorkerStatus*>& workers, bool host, int columns)
+      : headings_(Headings(host)), widths_(headings_.size(), 0) {
+    for (const proto::WorkerStatus* worker : workers) rows_.push_back(CellsOf(*worker, host));
+    size_t waits_columns = headings_.back().size();
+    for (const Cells& cells : rows_) waits_columns = std::max(waits_columns, cells.back().size());
+    for (size_t i = 0; i + 1 < widths_.size(); ++i) {
+      widths_[i] = headings_[i].size();
+      for (const Cells& cells : rows_) widths_[i] = std::max(widths_[i], cells[i].size());
+    }
+    widths_[0] = std::max<size_t>(widths_[0], 4);
+    const size_t gaps = 2 * (widths_.size() - 1);
+    const size_t all = std::accumulate(widths_.begin(), widths_.end(), gaps + waits_columns);
+    waits_below_ = all > static_cast<size_t>(std::max(0, columns));
+  }
+
+  std::string Heading() const { return Join(headings_); }
+  // One or two.
+  std::vector<std::string> Lines(size_t worker) const {
+    const Cells& cells = rows_[worker];
+    std::vector<std::string> lines = {Join(cells)};
+    const bool waits = cells.back() != "-" && cells.back() != kNoWait;
+    if (waits_below_ && waits) lines.push_back(absl::StrCat("      waits for ", cells.back()));
+    return lines;
+  }
+
+ private:
+  std::string Join(const Cells& cells) const {
+    std::string line = absl::StrFormat("%*s", static_cast<int>(widths_[0]), cells[0]);
+    for (size_t i = 1; i + 1 < cells.size(); ++i) {
+      absl::StrAppend(&line, "  ", absl::StrFormat("%-*s", static_cast<int>(widths_[i]), cells[i]));
+    }
+    if (!waits_below_) absl::StrAppend(&line, "  ", cells.back());
+    return line;
+  }
+
+  const Cells headings_;
+  std::vector<Cells> rows_;
+  std::vector<size_t> widths_;  // of all but the last
+  bool waits_below_ = false;
+};
+
+// The heading, and the lines of each worker, those that went last.
+std::vector<std::vector<std::string>> WorkerBlocks(const proto::StatusReply& status, int columns) {
   std::set<std::string> hosts;
   std::vector<const proto::WorkerStatus*> workers;
   for (const proto::WorkerStatus& worker : status.workers()) {
     hosts.insert(worker.host_name());
     workers.push_back(&worker);
   }
-  const bool shows_hosts = hosts.size() > 1;
-  lines.push_back(absl::StrCat("  id  state      ", HostColumn("host", shows_hosts),
-                               "device    vnodes      last pass  waits for               device memory"));
-  std::stable_partition(workers.begin(), workers.end(),
-                        [](const auto* worker) { return worker->state() != worker_state::kLost; });
-  const size_t room = static_cast<size_t>(std::max(0, size.rows - static_cast<int>(lines.size())));
-  for (size_t i = 0; i < workers.size(); ++i) {
-    if (i + 1 == room && workers.size() > room) {
-      lines.push_back(absl::StrCat("      and ", workers.size() - i, " more"));
+  std::stable_partition(workers.begin(), workers.end(), [](const auto* worker) { return !IsGone(*worker); });
+  const WorkerTable table(workers, hosts.size() > 1, columns);
+  std::vector<std::vector<std::string>> blocks = {{"", table.Heading()}};
+  for (size_t i = 0; i < workers.size(); ++i) blocks.push_back(table.Lines(i));
+  return blocks;
+}
+
+// Of the first workers, and one that counts the others.
+int LinesBeforePlot(const std::vector<std::vector<std::string>>& blocks) {
+  size_t lines = blocks.size() > kWorkersBeforePlot + 1 ? 1 : 0;
+  for (size_t i = 0; i < std::min(blocks.size(), kWorkersBeforePlot + 1); ++i) lines += blocks[i].size();
+  return static_cast<int>(lines);
+}
+
+void AddBlocks(const std::vector<std::vector<std::string>>& blocks, int rows, std::vector<std::string>& lines) {
+  for (size_t i = 0; i < blocks.size(); ++i) {
+    const bool is_last = i + 1 == blocks.size();
+    const int room = rows - static_cast<int>(lines.size()) - static_cast<int>(blocks[i].size());
+    if (i > 0 && room < (is_last ? 0 : 1)) {
+      lines.push_back(absl::StrCat("      and ", blocks.size() - i, " more"));
       return;
     }
-    lines.push_back(WorkerLine(*workers[i], shows_hosts));
+    lines.insert(lines.end(), blocks[i].begin(), blocks[i].end());
   }
 }
 
@@ -192,10 +308,14 @@ std::vector<std::string> TopView(const proto::StatusReply& status, TopSize size)
   if (status.has_start_work()) {
     AddStart(status, lines);
   } else {
-    AddProgress(status, lines);
-    AddPlot(status, size, lines);
-    AddDaemon(status, lines);
-    AddWorkers(status, size, lines);
+    AddProgress(status, size.columns, lines);
+    const auto place_of_plot = static_cast<ptrdiff_t>(lines.size());
+    AddDaemon(status, size.columns, lines);
+    const std::vector<std::vector<std::string>> workers = WorkerBlocks(status, size.columns);
+    const std::vector<std::string> plot =
+        LossPlot(status, size.rows - static_cast<int>(lines.size()) - LinesBeforePlot(workers), size.columns);
+    lines.insert(lines.begin() + place_of_plot, plot.begin(), plot.end());
+    AddBlocks(workers, size.rows, lines);
   }
   if (static_cast<int>(lines.size()) > size.rows) lines.resize(static_cast<size_t>(std::max(0, size.rows)));
   for (std::string& line : lines)

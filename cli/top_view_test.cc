@@ -35,6 +35,7 @@ proto::StatusReply TrainingReply() {
   status.set_model_state_bytes(int64_t{14} << 20);
   status.set_workers_attached(3);
   status.set_workers_lost(1);
+  status.set_lease_seconds(10);
   for (const double loss : {5.5, 4.0, 3.0, 2.6131}) status.add_loss_curve(loss);
   for (const char* state : {"lost", "running", "idle"}) {
     proto::WorkerStatus* worker = status.add_workers();
@@ -43,6 +44,8 @@ proto::StatusReply TrainingReply() {
     worker->set_device_name("cpu");
     worker->set_host_name("node-7");
     worker->set_device_cap_bytes(int64_t{16} << 20);
+    worker->set_device_peak_bytes(int64_t{14} << 20);
+    worker->set_silent_seconds(0.25);
     worker->set_pass_seconds(0.5);
     (*worker->mutable_wait_seconds())["pull"] = 0.1;
   }
@@ -67,11 +70,12 @@ TEST(TopViewTest, WhileTheDaemonStartsWhatItDoesIsShownAlone) {
 
 TEST(TopViewTest, ShowsTheRunItsMemoryItsCheckpointsAndItsWorkers) {
   const std::string text = Text(TrainingReply(), {200, 60});
-  for (const char* part : {"training  [#######-------------] 35%  step 105 of 300  eta 2:05",
-                           "loss 2.6131 nats  gradient norm 0.5  learning rate 0.001  1640 tokens/s",
-                           "last step 0.250 s, ended 0.125 s ago", "state 14.0 MiB",
-                           "checkpoint  step 100, 12.5 s ago, 3.0 MiB in 0.750 s\n", "attached 3  lost 1",
-                           "   2  running    cpu       0-2,5         0.500 s  pull 20%"}) {
+  for (const char* part :
+       {"training  [#######-------------] 35%  step 105 of 300  eta 2:05",
+        "loss 2.6131 nats  gradient norm 0.5  learning rate 0.001  1640 tokens/s",
+        "last step 0.250 s, ended 0.125 s ago", "state 14.0 MiB",
+        "checkpoint  step 100, 12.5 s ago, 3.0 MiB in 0.750 s\n", "attached 3  lost 1", "lease 10.0 s",
+        "   2  running  cpu     0-2,5   0.500 s    0.250 s  88% of 16.0 MiB  pull 20%"}) {
     EXPECT_THAT(text, HasSubstr(part));
   }
   EXPECT_LT(text.find("running"), text.rfind("lost")) << text;
@@ -82,8 +86,8 @@ TEST(TopViewTest, WorkersOfSeveralHostsSayWhereTheyRun) {
   EXPECT_THAT(Text(status, {200, 60}), Not(HasSubstr("node-7")));
   status.mutable_workers(1)->set_host_name("another-with-a-long-name");
   const std::string text = Text(status, {200, 60});
-  EXPECT_THAT(text, HasSubstr("  id  state      host          device"));
-  EXPECT_THAT(text, HasSubstr("   2  running    another-with  cpu       0-2,5 "));
+  EXPECT_THAT(text, HasSubstr("  id  state    host          device"));
+  EXPECT_THAT(text, HasSubstr("   2  running  another-wi..  cpu     0-2,5 "));
   EXPECT_THAT(text, HasSubstr("node-7        cpu"));
 }
 
@@ -117,7 +121,66 @@ TEST(TopViewTest, AStepThatWaitsAndWorkersThatAreStartedAreShown) {
   status.mutable_start_order()->set_workers(4);
   const std::string text = Text(status, {200, 60});
   EXPECT_THAT(text, HasSubstr("\nTHIS STEP WAITS for compute, 65.0 s, of worker 2\n"));
-  EXPECT_THAT(text, HasSubstr("virtual nodes redone 0  4 wanted, being started\n"));
+  EXPECT_THAT(text, HasSubstr("lease 10.0 s  4 wanted, being started\n"));
+}
+
+// In 80 columns, too: nothing of it is cut off, at any width.
+TEST(TopViewTest, WhatComputeWaitsForAndHowLongAWorkerWasSilentFitAnOrdinaryTerminal) {
+  proto::StatusReply status = TrainingReply();
+  status.set_model_flops_per_second(1.23e12);
+  for (const char* cause : {"pull", "stash", "version", "room"}) {
+    (*status.mutable_wait_fraction())[cause] = 0.17;
+    (*status.mutable_workers(1)->mutable_wait_seconds())[cause] = 0.1;
+  }
+  const std::string wide = Text(status, {200, 60}), narrow = Text(status, {80, 24});
+  EXPECT_THAT(wide, HasSubstr("88% of 16.0 MiB  pull 20% stash 20% version 20% room 20%\n"));
+  EXPECT_THAT(wide, HasSubstr("   3  idle     cpu     -       0.500 s    0.250 s  88% of 16.0 MiB  pull 20%\n"));
+  EXPECT_THAT(narrow, HasSubstr("\n  compute waits for pull 17% stash 17% version 17% room 17%\n"));
+  EXPECT_THAT(narrow, HasSubstr("1.23 TFLOP/s\n"));
+  EXPECT_THAT(narrow, HasSubstr("   2  running  cpu     0-2,5   0.500 s    0.250 s  88% of 16.0 MiB\n"
+                                "      waits for pull 20% stash 20% version 20% room 20%\n"));
+  EXPECT_THAT(narrow, HasSubstr("   1  lost     cpu     -       0.500 s    -        88% of 16.0 MiB"));
+  EXPECT_THAT(narrow, HasSubstr(" |*"));  // and the loss curve has room
+}
+
+TEST(TopViewTest, TheLossCurveLeavesRoomForTheFirstWorkers) {
+  proto::StatusReply status = TrainingReply();
+  for (int i = 0; i < 8; ++i) *status.add_workers() = status.workers(1);
+  for (const int columns : {80, 200}) {
+    int workers = 0;
+    for (const std::string& line : TopView(status, {columns, 24}))
+      workers += line.rfind("   2  running", 0) == 0 ? 1 : 0;
+    EXPECT_GE(workers, 4) << columns;
+  }
+}
+
+TEST(TopViewTest, AFailureIsReadToItsEnd) {
+  proto::StatusReply status = TrainingReply();
+  status.set_state("failed");
+  status.set_failure("step 1: the gradient of layer ln_f was not finite in 20 steps one behind the other, the last");
+  EXPECT_THAT(Text(status, {80, 24}),
+              HasSubstr("\nfailed: step 1: the gradient of layer ln_f was not finite in 20 steps "
+                        "one behind\n  the other, the last\n"));
+}
+
+TEST(TopViewTest, AnEvaluationAndACheckpointThatGoOnAreShown) {
+  proto::StatusReply status = TrainingReply();
+  EXPECT_THAT(Text(status, {80, 24}), Not(HasSubstr("evaluating")));
+  EXPECT_THAT(Text(status, {80, 24}), Not(HasSubstr("being written")));
+  status.mutable_evaluating()->set_step(40);
+  status.mutable_evaluating()->set_share(0.31);
+  status.mutable_evaluating()->set_seconds(3.2);
+  status.set_checkpoint_writing_step(112);
+  status.set_checkpoint_writing_seconds(9.4);
+  EXPECT_THAT(Text(status, {80, 24}), HasSubstr("\nevaluating after step 40: 31% of it, 3.200 s\n"));
+  EXPECT_THAT(Text(status, {80, 24}), HasSubstr("in 0.750 s\n  being written: step 112, 9.400 s\n"));
+}
+
+TEST(TopViewTest, WorkersThatWentStandBehindThoseThatCompute) {
+  proto::StatusReply status = TrainingReply();
+  status.mutable_workers(0)->set_state("left");
+  const std::string text = Text(status, {80, 24});
+  EXPECT_LT(text.find("   3  idle"), text.find("   1  left"));
 }
 
 TEST(TopViewTest, WhatComesFromOutsideCannotSteerTheTerminal) {
@@ -135,7 +198,11 @@ TEST(TopViewTest, WhatNobodyHasMeasuredIsNoNumber) {
   status.set_gradient_norm(-1);
   status.add_workers()->set_state("attaching");
   const std::string text = Text(status, {200, 60});
-  EXPECT_THAT(text, HasSubstr("\nloss -  gradient norm -  learning rate -  - tokens/s  -\nlast step -  skipped 0"));
+  EXPECT_THAT(text, HasSubstr("waiting for workers  [-"));
+  EXPECT_THAT(text, HasSubstr("\nworkers: none is ready\n"));
+  EXPECT_THAT(text,
+              HasSubstr("\nloss -  gradient norm -  learning rate -  - tokens/s  -\nlast step none in this sitting, "
+                        "which began 0.000 s ago  skipped 0"));
   EXPECT_THAT(text, HasSubstr("compute waits for -\n"));
   EXPECT_THAT(text, Not(HasSubstr("0.000 s  nothing")));
 }

@@ -44,7 +44,10 @@ void AddTrace(CLI::App& app, int* exit_code) {
   CLI::App* command =
       app.add_subcommand("trace", "Joins what a daemon and its workers wrote with --trace into one file, on one clock");
   auto flags = std::make_shared<TraceFlags>();
-  command->add_option("FILES", flags->files, "Of gpu_worker --trace and eps_server --trace")->required();
+  command
+      ->add_option("FILES", flags->files,
+                   "Of gpu_worker --trace and eps_server --trace; or one that was joined, as eps train's trace.json")
+      ->required();
   command
       ->add_option("--out", flags->out,
                    "A trace that Perfetto and chrome://tracing show; FILE.svg: a picture of the step that took the "

@@ -1,27 +1,51 @@
 #include "cli/trace_files.h"
 
 #include <algorithm>
+#include <cstdint>
 #include <limits>
 #include <utility>
 
+#include "absl/status/status.h"
 #include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "absl/strings/strip.h"
 #include "common/base/file_util.h"
 #include "common/base/status_macros.h"
 
 namespace eps::cli {
+namespace {
+
+// Workers first, by their numbers; others behind them, as they come.
+std::pair<bool, int64_t> Place(const TraceTrack& track) {
+  absl::string_view number = track.process;
+  int64_t worker = 0;
+  const bool is_worker = absl::ConsumePrefix(&number, "worker ") && absl::SimpleAtoi(number, &worker);
+  return {!is_worker, is_worker ? worker : 0};
+}
+
+}  // namespace
 
 absl::StatusOr<std::vector<TraceTrack>> JoinTraceLogs(absl::Span<const std::string> files) {
   std::vector<TraceTrack> joined;
   double first = std::numeric_limits<double>::infinity();
   for (const std::string& file : files) {
     EPS_ASSIGN_OR_RETURN(const std::string text, ReadFile(file));
-    absl::StatusOr<std::vector<TraceTrack>> tracks = ParseTraceLog(text);
+    const bool is_joined = IsChromeTrace(text);
+    if (is_joined && files.size() > 1) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(file, ": is joined already, and its times begin at 0: give it alone"));
+    }
+    absl::StatusOr<std::vector<TraceTrack>> tracks = is_joined ? ParseChromeTrace(text) : ParseTraceLog(text);
     EPS_RETURN_IF_ERROR_WITH(tracks.status(), file);
     for (TraceTrack& track : *tracks) {
       for (const TraceEvent& event : track.events) first = std::min(first, event.begin);
       joined.push_back(std::move(track));
     }
   }
+  std::stable_sort(joined.begin(), joined.end(),
+                   [](const TraceTrack& a, const TraceTrack& b) { return Place(a) < Place(b); });
   return first < std::numeric_limits<double>::infinity() ? Later(std::move(joined), -first) : joined;
 }
 

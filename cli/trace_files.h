@@ -11,7 +11,8 @@
 
 namespace eps::cli {
 
-// What the processes of a run wrote (TraceLog), as one trace that begins at 0; tracks in the order of the files.
+// What the processes of a run wrote (TraceLog), as one trace that begins at 0: tracks of the workers, by their numbers, then
+// of the others, in the order of the files. Or one file alone that was joined already (ToChromeTrace).
 // Errors: INVALID_ARGUMENT naming file and line · the system's
 absl::StatusOr<std::vector<TraceTrack>> JoinTraceLogs(absl::Span<const std::string> files);
 

@@ -31,6 +31,32 @@ TEST(TraceFilesTest, FilesOfSeveralProcessesBecomeOneTraceThatBeginsAtZero) {
   EXPECT_DOUBLE_EQ(tracks[1].events[0].end, 3);
 }
 
+TEST(TraceFilesTest, WorkersStandByTheirNumbersAndThePredictionBehindAll) {
+  std::vector<TraceTrack> tracks;
+  for (const char* process : {"daemon", "worker 10", "worker 2", "worker 2", "worker, predicted", "worker 1"}) {
+    tracks.push_back({.process = process, .thread = std::to_string(tracks.size()), .events = {}});
+  }
+  const std::string file = testing::TempDir() + "/joined.json";
+  ASSERT_OK(WriteFileAtomically(file, ToChromeTrace(tracks)));
+  ASSERT_OK_AND_ASSIGN(const std::vector<TraceTrack> sorted, JoinTraceLogs({file}));
+  std::string order;
+  for (const TraceTrack& track : sorted) order += track.thread;
+  EXPECT_EQ(order, "523104");
+}
+
+TEST(TraceFilesTest, AFileThatWasJoinedIsTakenAgainAndAlone) {
+  const std::string joined = testing::TempDir() + "/trace.json", of_one = testing::TempDir() + "/worker";
+  ASSERT_OK(WriteFileAtomically(
+      joined,
+      ToChromeTrace({{.process = "worker 1", .thread = "steps", .events = {{"step 0", 0, 2}, {"step 1", 2, 3}}}})));
+  ASSERT_OK_AND_ASSIGN(const std::vector<TraceTrack> tracks, JoinTraceLogs({joined}));
+  ASSERT_EQ(tracks.size(), 1u);
+  EXPECT_EQ(MedianStep(tracks)->seconds(), 2);
+  ASSERT_OK(WriteFileAtomically(of_one, "[\n]\n"));
+  EXPECT_THAT(JoinTraceLogs({of_one, joined}),
+              StatusIs(absl::StatusCode::kInvalidArgument, "trace.json: is joined already, and its times begin at 0"));
+}
+
 TEST(TraceFilesTest, AFileThatIsNoTraceIsNamed) {
   const std::string file = testing::TempDir() + "/summary.json";
   ASSERT_OK(WriteFileAtomically(file, "{}"));

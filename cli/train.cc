@@ -69,6 +69,7 @@ struct TrainFlags {
   bool resume = false;
   bool quiet = false;
   int restarts = 0;
+  bool tensorboard = false;
   bool trace = false;
   std::string export_to;  // "": nowhere
   ModelFolderForm export_form;
@@ -81,6 +82,7 @@ struct TrainFlags {
   std::vector<std::string> DaemonArguments(bool goes_on) const {
     std::vector<std::string> arguments;
     if (goes_on) arguments.push_back("--resume");
+    if (tensorboard) arguments.push_back("--tensorboard");
     if (!metrics_listen.empty()) arguments.insert(arguments.end(), {"--metrics-listen", metrics_listen});
     return arguments;
   }
@@ -112,8 +114,6 @@ absl::StatusOr<FileDescriptor> LockSitting(const std::string& out, bool resume) 
 absl::StatusOr<Version> NewestCheckpointOf(const std::string& out) {
   return FindNewestCheckpoint(RunFolder(out).checkpoints());
 }
-
-bool HasCheckpoint(const std::string& out) { return NewestCheckpointOf(out).ok(); }
 
 void SayStart(const TrainFlags& flags, const RunOutline& outline) {
   const std::string out = flags.OutFolder();
@@ -419,7 +419,7 @@ int RunTrain(TrainFlags flags) {
     PrintError(outline.status());
     return StartExitCode(outline.status());
   }
-  if (flags.resume && IsFinished(out) && !HasCheckpoint(out)) {
+  if (flags.resume && IsFinished(out) && !NewestCheckpointOf(out).ok()) {
     const std::string text = FinishedText(out);
     if (StepsDone(out) >= outline->steps && flags.export_to.empty()) {
       std::printf("eps: %s\n", text.c_str());
@@ -428,10 +428,13 @@ int RunTrain(TrainFlags flags) {
     PrintError(absl::FailedPreconditionError(text + ": there is nothing to go on from; give another --out"));
     return kExitBadInput;
   }
+  const absl::Status can_go_on = flags.resume ? RunFolder(out).CheckCanGoOn() : absl::OkStatus();
   const absl::StatusOr<std::string> programs = FindPrograms();
-  if (!programs.ok()) {
-    PrintError(programs.status());
-    return StartExitCode(programs.status());
+  for (const absl::Status& each : {can_go_on, programs.status()}) {
+    if (!each.ok()) {
+      PrintError(each);
+      return StartExitCode(each);
+    }
   }
   const mode_t users_umask = umask(077);  // what is made here and by the daemon is this user's alone
   std::error_code ignored;
@@ -453,11 +456,13 @@ int RunTrain(TrainFlags flags) {
       return StartExitCode(folder);
     }
   }
-  if (!HasCheckpoint(out)) {  // a run begins: pictures of one that was there before are none of it
+  const bool begins = !RunFolder(out).HoldsCheckpoints();  // by which the daemon decides it, too
+  // Pictures of a run that was there before are none of this one.
+  if (begins) {
     for (const char* name : {"/trace.json", "/timeline.svg"}) std::filesystem::remove(out + name, ignored);
   }
   if (!flags.quiet) SayStart(flags, *outline);
-  if (flags.resume && !HasCheckpoint(out)) {  // said in any case: the folder may be another one than was meant
+  if (flags.resume && begins) {  // said in any case: the folder may be another one than was meant
     std::fprintf(stderr, "eps: --resume: there is no checkpoint in %s: it starts from step 0\n", out.c_str());
   }
   ProgressPrinter progress(flags.quiet);
@@ -504,6 +509,8 @@ void AddTrain(CLI::App& app, int* exit_code) {
                    "HTTP address of the page that shows the run in a browser, and of /metrics, /healthz and /readyz; "
                    "loopback only. Default: 127.0.0.1:0, DIR/endpoints.json says the port")
       ->type_name("HOST:PORT");
+  command->add_flag("--tensorboard", flags->tensorboard,
+                    "Leaves event files for TensorBoard in DIR/tensorboard, as the run goes on");
   command->add_flag("--trace", flags->trace,
                     "Leaves trace.json, what each process did and waited for, for ui.perfetto.dev, and timeline.svg, a "
                     "picture of one step, with a measured profile and one worker beside what was predicted");

@@ -51,7 +51,8 @@ Drained FindDrained(const proto::StatusReply& status, const std::vector<int64_t>
   Drained found;
   for (const proto::WorkerStatus& worker : status.workers()) {
     if (std::find(workers.begin(), workers.end(), worker.worker_id()) == workers.end()) continue;
-    (IsAttached(worker) ? found.waiting : found.lost).push_back(worker.worker_id());
+    if (IsAttached(worker)) found.waiting.push_back(worker.worker_id());
+    if (worker.state() == worker_state::kLost) found.lost.push_back(worker.worker_id());
   }
   return found;
 }

@@ -15,8 +15,10 @@ namespace eps::cli {
 
 // What commands that change how many workers a run has ask of a status, and wait for.
 
-// Not lost.
-inline bool IsAttached(const proto::WorkerStatus& worker) { return worker.state() != worker_state::kLost; }
+// Not gone: neither lost, nor by itself.
+inline bool IsAttached(const proto::WorkerStatus& worker) {
+  return worker.state() != worker_state::kLost && worker.state() != worker_state::kLeft;
+}
 // Attached, and not asked to leave.
 inline bool Stays(const proto::WorkerStatus& worker) {
   return IsAttached(worker) && worker.state() != worker_state::kLeaving;

@@ -23,16 +23,17 @@
 namespace eps::cli {
 namespace {
 
-// A daemon whose run is in `state`, with worker 1 leaving; gone once it has answered twice.
+// A daemon whose run is in `state`, and worker 1 in another; gone once it has answered so often.
 class EndingDaemon final : public proto::Control::Service {
  public:
-  explicit EndingDaemon(std::string state) : state_(std::move(state)) {
+  explicit EndingDaemon(std::string state, std::string of_worker = worker_state::kLeaving, int answers = 2)
+      : state_(std::move(state)), of_worker_(std::move(of_worker)) {
     grpc::ServerBuilder builder;
     builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port_);
     builder.RegisterService(this);
     server_ = builder.BuildAndStart();
-    ends_ = std::thread([this] {
-      while (answers_ < 2) absl::SleepFor(absl::Milliseconds(1));
+    ends_ = std::thread([this, answers] {
+      while (answers_ < answers) absl::SleepFor(absl::Milliseconds(1));
       server_->Shutdown();
     });
   }
@@ -44,7 +45,7 @@ class EndingDaemon final : public proto::Control::Service {
     reply.set_state(state_);
     proto::WorkerStatus* worker = reply.add_workers();
     worker->set_worker_id(1);
-    worker->set_state(worker_state::kLeaving);
+    worker->set_state(of_worker_);
     return reply;
   }
   grpc::Status GetStatus(grpc::ServerContext*, const proto::StatusRequest*, proto::StatusReply* reply) override {
@@ -54,7 +55,7 @@ class EndingDaemon final : public proto::Control::Service {
   }
 
  private:
-  const std::string state_;
+  const std::string state_, of_worker_;
   std::atomic<int> answers_ = 0;
   int port_ = 0;
   std::unique_ptr<grpc::Server> server_;
@@ -84,6 +85,21 @@ TEST(WorkerCountTest, ARunThatHasEndedIsNotWaitedFor) {
   DaemonClient client(daemon.address());
   EXPECT_THAT(WaitForStartOrder(flags, client, 1, absl::Minutes(10), daemon.Said()),
               StatusIs(absl::StatusCode::kCancelled, "the run has come to its end meanwhile: no daemon runs for"));
+}
+
+TEST(WorkerCountTest, WhoLeftIsNotWaitedForAndNoneOfThoseThatStay) {
+  EndingDaemon daemon(run_state::kTraining, worker_state::kLeft, 1);
+  DaemonClient client(daemon.address());
+  EXPECT_OK(WaitUntilWorkersLeft(DaemonFlags(), client, {1}, daemon.Said()));
+  EXPECT_EQ(CountStaying(daemon.Said()), 0);
+  EXPECT_EQ(CountReady(daemon.Said()), 0);
+}
+
+TEST(WorkerCountTest, WhoWasLostDidNotLeave) {
+  EndingDaemon daemon(run_state::kTraining, worker_state::kLost, 1);
+  DaemonClient client(daemon.address());
+  EXPECT_THAT(WaitUntilWorkersLeft(DaemonFlags(), client, {1}, daemon.Said()),
+              StatusIs(absl::StatusCode::kAborted, "worker 1 was lost while leaving"));
 }
 
 }  // namespace

@@ -24,6 +24,11 @@ absl::Status BadByteSize(absl::string_view text) {
       absl::StrCat("\"", text, "\" is no size: write a number and a unit (B KiB MiB GiB TiB), like 512MiB"));
 }
 
+absl::Status TooLarge(absl::string_view text) {
+  return absl::InvalidArgumentError(absl::StrCat("\"", text, "\" is too large: less than ", (INT64_MAX >> 40) + 1,
+                                                 "TiB, which is 2^63 bytes, can be told"));
+}
+
 bool IsNumberPart(char c) { return absl::ascii_isdigit(static_cast<unsigned char>(c)) || c == '.'; }
 
 }  // namespace
@@ -38,13 +43,13 @@ absl::StatusOr<int64_t> ParseByteSize(absl::string_view text) {
     if (!absl::EqualsIgnoreCase(unit, known.name) && !(unit.empty() && known.shift == 0)) continue;
     // Whole numbers are taken exactly: a double would round above 2^53 bytes.
     if (int64_t whole; absl::SimpleAtoi(number, &whole)) {
-      if (whole > (INT64_MAX >> known.shift)) break;
+      if (whole > (INT64_MAX >> known.shift)) return TooLarge(text);
       return whole << known.shift;
     }
     double value;
     if (!absl::SimpleAtod(number, &value)) break;
     const double num_bytes = std::floor(std::ldexp(value, known.shift));
-    if (!(num_bytes < 0x1p63)) break;
+    if (!(num_bytes < 0x1p63)) return TooLarge(text);
     return static_cast<int64_t>(num_bytes);
   }
   return BadByteSize(text);

@@ -10,7 +10,7 @@
 namespace eps {
 
 // "512MiB", "1.5 GiB", "65536" (bytes) -> bytes. Units: B KiB MiB GiB TiB, in any case.
-// Errors: INVALID_ARGUMENT naming the text and the units
+// Errors: INVALID_ARGUMENT naming the text, and the units or the most that can be told
 absl::StatusOr<int64_t> ParseByteSize(absl::string_view text);
 
 // 45088768 -> "43.0 MiB".

@@ -36,11 +36,19 @@ TEST(ByteSizeTest, LargeWholeNumbersAreExact) {
 }
 
 TEST(ByteSizeTest, BadSizesAreNamedTogetherWithTheUnits) {
-  for (const std::string bad : {"", " ", "MiB", "12 apples", "12MB", "12 M", "-1MiB", "1e3", "1.2.3MiB", "nan", "0x10",
-                                "9223372036854775808", "8388608TiB", "99999999999999999999.5TiB", ".", "1 KiB KiB"}) {
+  for (const std::string bad :
+       {"", " ", "MiB", "12 apples", "12MB", "12 M", "-1MiB", "1e3", "1.2.3MiB", "nan", "0x10", ".", "1 KiB KiB"}) {
     EXPECT_THAT(ParseByteSize(bad), StatusIs(absl::StatusCode::kInvalidArgument, "\"" + bad + "\"")) << bad;
     EXPECT_THAT(ParseByteSize(bad), StatusIs(absl::StatusCode::kInvalidArgument, "KiB MiB GiB TiB")) << bad;
   }
+}
+
+TEST(ByteSizeTest, ASizeThatIsTooLargeIsOneAllTheSame) {
+  for (const std::string large : {"9223372036854775808", "8388608TiB", "99999999TiB", "99999999999999999999.5TiB"}) {
+    EXPECT_THAT(ParseByteSize(large),
+                StatusIs(absl::StatusCode::kInvalidArgument, "\"" + large + "\" is too large: less than 8388608TiB"));
+  }
+  EXPECT_THAT(ParseByteSize("8388607TiB"), IsOkAndHolds(int64_t{8388607} << 40));
 }
 
 TEST(ByteSizeTest, SizesAreShownInTheUnitThatKeepsThemShort) {

@@ -57,6 +57,12 @@ inline int WorkerExitCode(const absl::Status& status) {
   }
 }
 
+// RESOURCE_EXHAUSTED says to the user of a worker that its device's memory is too small (kExitDoesNotFit). What else ran
+// out, the host's memory or files, is INTERNAL.
+inline absl::Status NotOfTheDevice(const absl::Status& status) {
+  return absl::IsResourceExhausted(status) ? absl::InternalError(status.message()) : status;
+}
+
 }  // namespace eps
 
 #endif  // EPS_COMMON_BASE_EXIT_CODE_H_

@@ -44,7 +44,6 @@ bool IsStateOfTheSystem(int error_number) {
     case ENOSPC:
     case EDQUOT:
     case EFBIG:
-    case EROFS:
     case EMFILE:
     case ENFILE:
     case ENOMEM:

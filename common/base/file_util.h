@@ -32,9 +32,9 @@ class FileDescriptor {
 };
 
 // "cannot open "x.txt": No such file or directory", with the code that fits `error_number`:
-// NOT_FOUND, ALREADY_EXISTS, PERMISSION_DENIED, ...; UNAVAILABLE for a disk that is full, read-only or broken, and for
-// too many open files or too little memory: never RESOURCE_EXHAUSTED, by which a program says that a run does not fit
-// (exit_code.h). `action` is a verb.
+// NOT_FOUND, ALREADY_EXISTS, PERMISSION_DENIED (a read-only disk too: whatever keeps a place from being written, another
+// one has to be named), ...; UNAVAILABLE for a disk that is full or broken, and for too many open files or too little
+// memory: never RESOURCE_EXHAUSTED, by which a program says that a run does not fit (exit_code.h). `action` is a verb.
 absl::Status FileError(int error_number, absl::string_view action, const std::string& path);
 
 // `flags` as for open(2); O_CLOEXEC is added, a new file gets mode 0644 less the umask. Errors: FileError's.

@@ -101,10 +101,10 @@ TEST(FileUtilTest, AFullDiskIsNamedAsSuch) {
 }
 
 TEST(FileUtilTest, OnlyWhatTheCallerNamedIsBadInput) {
-  for (const int error_number : {ENOSPC, EDQUOT, EFBIG, EROFS, EIO, EMFILE, ENFILE, ENOMEM, ENOBUFS}) {
+  for (const int error_number : {ENOSPC, EDQUOT, EFBIG, EIO, EMFILE, ENFILE, ENOMEM, ENOBUFS}) {
     EXPECT_EQ(StartExitCode(FileError(error_number, "write", "a")), kExitFailed) << strerror(error_number);
   }
-  for (const int error_number : {ENOENT, EACCES, EEXIST, ENOTDIR}) {
+  for (const int error_number : {ENOENT, EACCES, EROFS, EEXIST, ENOTDIR}) {
     EXPECT_EQ(StartExitCode(FileError(error_number, "write", "a")), kExitBadInput) << strerror(error_number);
   }
 }

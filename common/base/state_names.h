@@ -23,6 +23,7 @@ inline constexpr char kIdle[] = "idle";
 inline constexpr char kRunning[] = "running";
 inline constexpr char kLeaving[] = "leaving";
 inline constexpr char kLost[] = "lost";
+inline constexpr char kLeft[] = "left";  // by itself, or as the run ended
 
 }  // namespace eps::worker_state
 

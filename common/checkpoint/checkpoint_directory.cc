@@ -90,6 +90,20 @@ absl::StatusOr<bool> CheckpointDirectory::HoldsAny() const {
   });
 }
 
+absl::StatusOr<std::optional<std::string>> CheckpointDirectory::LatestOfNone() const {
+  EPS_ASSIGN_OR_RETURN(const std::vector<std::string> names, NamesIn(path_));
+  bool has_latest = false;
+  for (const std::string& name : names) {
+    absl::string_view step = name;
+    absl::ConsumePrefix(&step, kReplaced);
+    if (ParseStepFolderName(step).has_value() && IsFolder(absl::StrCat(path_, "/", name))) return std::nullopt;
+    has_latest |= name == kLatestFile;
+  }
+  if (!has_latest) return std::nullopt;
+  EPS_ASSIGN_OR_RETURN(const std::string text, ReadFile(absl::StrCat(path_, "/", kLatestFile), kMaxLatestBytes));
+  return std::string(absl::StripSuffix(text, "\n"));
+}
+
 std::optional<Version> CheckpointDirectory::Latest() const {
   const absl::StatusOr<std::string> text = ReadFile(absl::StrCat(path_, "/", kLatestFile), kMaxLatestBytes);
   if (!text.ok()) return std::nullopt;

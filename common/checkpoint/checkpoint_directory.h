@@ -40,6 +40,9 @@ class CheckpointDirectory {
   // Whether there is a checkpoint, or was: `latest` may name a folder that is gone, and one may stand aside for its
   // replacement. Errors: the system's
   absl::StatusOr<bool> HoldsAny() const;
+  // What `latest` says where it is all that is left: no checkpoint is there, nor does one stand aside. nullopt: it is not so.
+  // Errors: the system's
+  absl::StatusOr<std::optional<std::string>> LatestOfNone() const;
   // What `latest` names; nullopt if it is not there, says something else, or names a folder that is gone.
   std::optional<Version> Latest() const;
 

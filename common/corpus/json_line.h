@@ -17,7 +17,8 @@ struct JsonLine {
 // The object that a line of JSONL is. Halves of surrogate pairs, which Python's json.dumps writes as "\ud83d", are no
 // characters: each is U+FFFD, and they are counted. All texts are valid UTF-8.
 //
-// Errors: INVALID_ARGUMENT naming the line, the byte offset of what is wrong, and what that is
+// Errors: INVALID_ARGUMENT naming the line, the byte offset of what is wrong, and what that is; a key that an object has
+//         twice is wrong, too, wherever it lies
 absl::StatusOr<JsonLine> ParseJsonLine(const TextLine& line);
 
 }  // namespace eps

@@ -212,6 +212,23 @@ TEST(JsonlTest, ASyntaxErrorIsNamedByItsByte) {
   EXPECT_THAT(Parse(std::string(100'000, '['), JsonlKind::kText), StatusIs(kInvalid, "nested too deeply"));
 }
 
+TEST(JsonlTest, AKeyThatIsGivenTwiceIsNamedByItsPlace) {
+  const auto refused = [](const std::string& text) { return Parse(text, JsonlKind::kText).status(); };
+  EXPECT_THAT(refused(R"({"text":"aaaa","text":"bbbb"})"),
+              StatusIs(kInvalid, "line 7, byte offset 1015: text: given twice"));
+  EXPECT_THAT(FindJsonlKind(Line(R"({"text":"a", "text":"a"})")), StatusIs(kInvalid, "byte offset 1013: text: given"));
+  EXPECT_THAT(refused(R"({"text": "a", "te\u0078t" : "b"})"),
+              StatusIs(kInvalid, "byte offset 1014: text: given twice"));
+  EXPECT_THAT(refused(R"({"text": "a", "x": [1, {"a\"\\": {}, "a\"\\": 1}]})"),
+              StatusIs(kInvalid, R"(byte offset 1037: x[1].a\"\\: given twice)"));
+  EXPECT_THAT(refused(R"({"": 1, "": 2})"), StatusIs(kInvalid, "byte offset 1008: \"\": given twice"));
+  EXPECT_THAT(refused(R"({"text": "\ud83d", "text": ""})"), StatusIs(kInvalid, "byte offset 1019: text: given twice"));
+  EXPECT_THAT(Parse(R"({"messages": [{"role": "user", "content": "a"}, {"role": "user", "role": "assistant"}]})",
+                    JsonlKind::kMessages),
+              StatusIs(kInvalid, "byte offset 1065: messages[1].role: given twice"));
+  EXPECT_OK(refused(R"({"text": "a:b", "x:": {"text": ["\":", {"text": ":"}, {"text": "\\"}]}, "\\": []})"));
+}
+
 TEST(JsonlTest, WhatIsWrongIsNamedByItsKey) {
   EXPECT_THAT(Parse("[]", JsonlKind::kText), StatusIs(kInvalid, "is array, must be an object"));
   EXPECT_THAT(Parse("{}", JsonlKind::kText), StatusIs(kInvalid, "text: missing"));

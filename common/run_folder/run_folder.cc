@@ -7,6 +7,8 @@
 #include <cstdint>
 #include <filesystem>
 #include <iterator>
+#include <optional>
+#include <string>
 #include <system_error>
 #include <utility>
 
@@ -16,6 +18,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
+#include "common/base/shown_text.h"
 #include "common/base/status_macros.h"
 
 namespace eps {
@@ -53,7 +56,15 @@ absl::Status RunFolder::CheckCanGoOn() const {
   }
   EPS_ASSIGN_OR_RETURN(const bool holds_any, checkpoints().HoldsAny());
   std::error_code ignored;
-  if (holds_any || !std::filesystem::exists(summary(), ignored)) return absl::OkStatus();
+  const bool has_ended = std::filesystem::exists(summary(), ignored);
+  EPS_ASSIGN_OR_RETURN(const std::optional<std::string> latest, checkpoints().LatestOfNone());
+  if (latest.has_value()) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("--out ", path_, ": checkpoints/latest names ", EscapeText(*latest),
+                     ", which is not there, nor is any other checkpoint: put it back, ",
+                     has_ended ? "" : "remove checkpoints/latest to begin from step 0, ", "or give another folder"));
+  }
+  if (holds_any || !has_ended) return absl::OkStatus();
   return absl::FailedPreconditionError(
       absl::StrCat("--out ", path_,
                    " holds a run already, which has ended and left no checkpoint: there is nothing to go on from; give "
@@ -62,7 +73,8 @@ absl::Status RunFolder::CheckCanGoOn() const {
 
 void RunFolder::RemoveHalfWritten() const {
   static constexpr absl::string_view kWritten[] = {"metrics.jsonl", "evaluations.jsonl", "summary.json",
-                                                   "loss.svg",      "starting.json",     "endpoints.json"};
+                                                   "failure.json",  "loss.svg",          "starting.json",
+                                                   "endpoints.json"};
   std::error_code ignored;
   for (const auto& entry : std::filesystem::directory_iterator(path_, ignored)) {
     const std::string name = entry.path().filename().string();

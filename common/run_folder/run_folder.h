@@ -17,9 +17,13 @@ class RunFolder {
   const std::string& path() const { return path_; }
   CheckpointDirectory checkpoints() const { return CheckpointDirectory(In(kCheckpointsFolder)); }
   std::string summary() const { return In("summary.json"); }
+  // Why the run failed; only until it goes on.
+  std::string failure() const { return In("failure.json"); }
   std::string loss_curve() const { return In("loss.svg"); }
   std::string metrics() const { return In("metrics.jsonl"); }
   std::string evaluations() const { return In("evaluations.jsonl"); }
+  // A folder of event files.
+  std::string tensorboard() const { return In("tensorboard"); }
   // Tokens that were made of the data, and of what is evaluated: folders.
   std::string tokens() const { return In("data"); }
   std::string evaluation_tokens() const { return In("evaluation"); }
@@ -34,8 +38,8 @@ class RunFolder {
   // Errors: FAILED_PRECONDITION it holds a run · CheckCanGoOn's
   absl::Status CheckHoldsNoRun() const;
   // For one that goes on.
-  // Errors: FAILED_PRECONDITION a run has ended in it that left no checkpoint · INVALID_ARGUMENT its files' names would be too
-  //         long · the system's, of a folder that cannot be read
+  // Errors: FAILED_PRECONDITION a run has ended in it that left no checkpoint, or one whose checkpoints are gone · INVALID_ARGUMENT
+  //         its files' names would be too long · the system's, of a folder that cannot be read
   absl::Status CheckCanGoOn() const;
 
   // Removes what a daemon that was killed was writing beside its files here. For who has the folder.

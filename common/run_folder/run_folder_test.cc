@@ -8,10 +8,14 @@
 #include "common/base/ids.h"
 #include "common/testing/status_matchers.h"
 #include "common/testing/temp_dir.h"
+#include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
 namespace eps {
 namespace {
+
+using ::testing::HasSubstr;
+using ::testing::Not;
 
 TEST(RunFolderTest, OneThatIsEmptyOrNotThereHoldsNoRun) {
   const TempDir dir;
@@ -33,15 +37,30 @@ TEST(RunFolderTest, ACheckpointIsARunEvenBeforeLatestNamesIt) {
   EXPECT_OK(folder.CheckCanGoOn());
 }
 
-TEST(RunFolderTest, ARunWhoseCheckpointsAreGoneOrStandAsideIsNotBegunAnew) {
-  for (const char* name : {"latest", ".old-step-00000000"}) {
-    const TempDir dir;
-    const RunFolder folder(dir.path());
-    ASSERT_OK(MakeDirs(folder.checkpoints().path()));
-    ASSERT_OK(WriteFileAtomically(folder.checkpoints().path() + "/" + name, "step-00000003\n"));
-    EXPECT_TRUE(folder.HoldsCheckpoints()) << name;
-    EXPECT_THAT(folder.CheckHoldsNoRun(), StatusIs(absl::StatusCode::kFailedPrecondition, "--resume")) << name;
+TEST(RunFolderTest, ARunWhoseCheckpointStandsAsideGoesOnAndIsNotBegunAnew) {
+  const TempDir dir;
+  const RunFolder folder(dir.path());
+  ASSERT_OK(MakeDirs(folder.checkpoints().path() + "/.old-step-00000003"));
+  ASSERT_OK(WriteFileAtomically(folder.checkpoints().path() + "/latest", "step-00000003\n"));
+  EXPECT_TRUE(folder.HoldsCheckpoints());
+  EXPECT_THAT(folder.CheckHoldsNoRun(), StatusIs(absl::StatusCode::kFailedPrecondition, "--resume"));
+  EXPECT_OK(folder.CheckCanGoOn());
+}
+
+TEST(RunFolderTest, ARunWhoseCheckpointsAreGoneIsNeitherBegunAnewNorGoneOnWith) {
+  const TempDir dir;
+  const RunFolder folder(dir.path());
+  ASSERT_OK(MakeDirs(folder.checkpoints().path()));
+  ASSERT_OK(WriteFileAtomically(folder.checkpoints().path() + "/latest", "step-00000003\n"));
+  EXPECT_TRUE(folder.HoldsCheckpoints());
+  for (const absl::Status& refused : {folder.CheckHoldsNoRun(), folder.CheckCanGoOn()}) {
+    EXPECT_THAT(refused, StatusIs(absl::StatusCode::kFailedPrecondition,
+                                  "checkpoints/latest names step-00000003, which is not there, nor is any other "
+                                  "checkpoint: put it back, remove checkpoints/latest to begin from step 0, or give"));
+    EXPECT_THAT(std::string(refused.message()), Not(HasSubstr("--resume")));
   }
+  ASSERT_OK(WriteFileAtomically(folder.summary(), "{}"));
+  EXPECT_THAT(folder.CheckCanGoOn(), StatusIs(absl::StatusCode::kFailedPrecondition, "put it back, or give another"));
 }
 
 TEST(RunFolderTest, CheckpointsOfWhichNoneWasFinishedAreNone) {

@@ -196,21 +196,39 @@ class HttpPageImpl final : public HttpPage {
   std::thread thread_;  // last: it uses all of the above
 };
 
+// Of a request's target as it is asked for: "/metrics", or, as of a proxy, "http://127.0.0.1:9090/metrics", of which the
+// authority counts beside Host's.
+struct Target {
+  absl::string_view path;  // "": the target is neither
+  absl::string_view authority;
+};
+
+Target ParseTarget(absl::string_view target) {
+  constexpr absl::string_view kScheme = "http://";
+  if (absl::StartsWith(target, "/")) return {.path = target};
+  if (!absl::StartsWithIgnoreCase(target, kScheme)) return {};
+  target.remove_prefix(kScheme.size());
+  const size_t end = std::min(target.find_first_of("/?"), target.size());
+  const absl::string_view authority = target.substr(0, end), path = target.substr(end);
+  if (authority.empty() || absl::StrContains(authority, '@')) return {};  // nobody is asked, or with a password
+  return {.path = absl::StartsWith(path, "/") ? path : "/", .authority = authority};
+}
+
 }  // namespace
 
 std::string AnswerHttp(absl::string_view head, const HttpPaths& paths, HttpHosts hosts) {
   const std::vector<absl::string_view> words = absl::StrSplit(head.substr(0, head.find("\r\n")), ' ');
-  if (words.size() != 3 || words[0].empty() || words[1].empty() || words[1].front() != '/' ||
-      (words[2] != "HTTP/1.1" && words[2] != "HTTP/1.0")) {
+  const Target target = words.size() == 3 ? ParseTarget(words[1]) : Target();
+  if (target.path.empty() || words[0].empty() || (words[2] != "HTTP/1.1" && words[2] != "HTTP/1.0")) {
     return Serialize({.code = 400, .body = "not an HTTP/1.1 request\n"}, true);
   }
   const bool is_head = words[0] == "HEAD";
   if (words[0] != "GET" && !is_head) return Serialize({.code = 405, .body = "only GET and HEAD\n"}, true);
-  if (hosts == HttpHosts::kLoopback && !AsksForLoopback(head)) {
+  if (hosts == HttpHosts::kLoopback && !(IsOfLoopback(target.authority) && AsksForLoopback(head))) {
     return Serialize({.code = 421, .body = "this page is for its own machine: ask for 127.0.0.1 or localhost\n"},
                      !is_head);
   }
-  const auto found = paths.find(std::string(words[1].substr(0, words[1].find('?'))));
+  const auto found = paths.find(std::string(target.path.substr(0, target.path.find('?'))));
   if (found == paths.end()) return Serialize({.code = 404, .body = "no such page\n"}, !is_head);
   return Serialize(found->second(), !is_head);
 }

@@ -48,6 +48,31 @@ TEST(HttpPageTest, ServesItsPaths) {
   EXPECT_THAT(Ask(*page, "GET /readyz HTTP/1.1\r\n\r\n"), StartsWith("HTTP/1.1 503 Service Unavailable\r\n"));
 }
 
+// RFC 9112, 3.2.2.
+TEST(HttpPageTest, ATargetMayBeAbsolute) {
+  const auto page = StartPage();
+  for (const std::string& target :
+       {absl::StrCat("http://", page->address(), "/metrics"), absl::StrCat("HTTP://localhost:1/metrics?x=/y")}) {
+    EXPECT_THAT(Ask(*page, absl::StrCat("GET ", target, " HTTP/1.1\r\nHost: localhost\r\n\r\n")),
+                HasSubstr("eps_doors 3"))
+        << target;
+  }
+  for (const char* target : {"http://localhost", "http://localhost?/metrics", "http://localhost/x"}) {
+    EXPECT_THAT(Ask(*page, absl::StrCat("GET ", target, " HTTP/1.1\r\n\r\n")), StartsWith("HTTP/1.1 404 ")) << target;
+  }
+  for (const char* target : {"http://", "http:///metrics", "http:/metrics", "https://localhost/metrics", "metrics",
+                             "http://me@localhost/metrics", "http://localhost:1@evil.example/metrics"}) {
+    EXPECT_THAT(Ask(*page, absl::StrCat("GET ", target, " HTTP/1.1\r\n\r\n")), StartsWith("HTTP/1.1 400 ")) << target;
+  }
+  for (const char* target : {"http://evil.example/metrics", "http://evil.example:80/metrics"}) {
+    EXPECT_THAT(Ask(*page, absl::StrCat("GET ", target, " HTTP/1.1\r\nHost: localhost\r\n\r\n")),
+                StartsWith("HTTP/1.1 421 "))
+        << target;
+  }
+  EXPECT_THAT(Ask(*page, "GET http://localhost/metrics HTTP/1.1\r\nHost: evil.example\r\n\r\n"),
+              StartsWith("HTTP/1.1 421 "));
+}
+
 TEST(HttpPageTest, HeadHasNoBody) {
   const std::string reply = Ask(*StartPage(), "HEAD /metrics HTTP/1.1\r\n\r\n");
   EXPECT_THAT(reply, HasSubstr("Content-Length: 12\r\n"));

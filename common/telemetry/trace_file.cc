@@ -1,5 +1,6 @@
 #include "common/telemetry/trace_file.h"
 
+#include <algorithm>
 #include <cstdint>
 #include <map>
 #include <string>
@@ -22,6 +23,7 @@ using Json = nlohmann::json;
 using OrderedJson = nlohmann::ordered_json;  // as it is written
 
 constexpr int kMaxDepth = 4;
+constexpr absl::string_view kChromeStart = R"({"displayTimeUnit":"ms","traceEvents":[)";
 
 // Reads members of an object; what is wrong is said by their names.
 class Members {
@@ -65,7 +67,7 @@ class Members {
   const std::string prefix_;
 };
 
-// Puts one line of a log where it belongs.
+// Puts one line of a file where it belongs. Tracks are told apart by tid alone: nobody who writes one gives it twice.
 class LogReader {
  public:
   absl::Status Read(const Json& line) {
@@ -73,13 +75,18 @@ class LogReader {
     EPS_ASSIGN_OR_RETURN(const std::string kind, members.Text("ph"));
     EPS_ASSIGN_OR_RETURN(const std::string name, members.Text("name"));
     EPS_ASSIGN_OR_RETURN(const int64_t track, members.Whole("tid"));
+    int64_t process = 0;
+    if (members.Find("pid") != nullptr) {
+      EPS_ASSIGN_OR_RETURN(process, members.Whole("pid"));
+    }
     if (kind == "M" && name == "process_name") {
-      EPS_ASSIGN_OR_RETURN(process_, members.TextOf("args", "name"));
+      EPS_ASSIGN_OR_RETURN(processes_[process], members.TextOf("args", "name"));
     } else if (kind == "M" && name == "thread_name") {
       EPS_ASSIGN_OR_RETURN(const std::string thread, members.TextOf("args", "name"));
       const auto [found, is_new] = places_.emplace(track, tracks_.size());
       if (!is_new) return absl::InvalidArgumentError(absl::StrCat("tid ", track, " has a name already"));
       tracks_.push_back({.process = "", .thread = thread, .events = {}});
+      process_of_track_.push_back(process);
     } else if (kind == "X") {
       const auto found = places_.find(track);
       if (found == places_.end()) return absl::InvalidArgumentError(absl::StrCat("tid ", track, " has no name"));
@@ -92,7 +99,7 @@ class LogReader {
   }
 
   std::vector<TraceTrack> Take() && {
-    for (TraceTrack& track : tracks_) track.process = process_;
+    for (size_t i = 0; i < tracks_.size(); ++i) tracks_[i].process = processes_[process_of_track_[i]];
     return std::move(tracks_);
   }
 
@@ -115,9 +122,10 @@ class LogReader {
     return event;
   }
 
-  std::string process_;
-  std::map<int64_t, size_t> places_;  // of a track, by tid
+  std::map<int64_t, std::string> processes_;  // names, by pid
+  std::map<int64_t, size_t> places_;          // of a track, by tid
   std::vector<TraceTrack> tracks_;
+  std::vector<int64_t> process_of_track_;
 };
 
 absl::Status ReadLine(absl::string_view line, LogReader& reader) {
@@ -125,28 +133,40 @@ absl::Status ReadLine(absl::string_view line, LogReader& reader) {
   return reader.Read(parsed);
 }
 
-}  // namespace
-
-absl::StatusOr<std::vector<TraceTrack>> ParseTraceLog(absl::string_view text) {
+// All lines but the first, up to `last`.
+absl::StatusOr<std::vector<TraceTrack>> ReadLines(absl::string_view text, absl::string_view last) {
   LogReader reader;
-  if (!absl::StartsWith(text, "[\n")) return absl::InvalidArgumentError("line 1: must be [: not a trace of a process");
   int number = 1;
-  for (size_t at = 2; at < text.size();) {
+  for (size_t at = std::min(text.find('\n'), text.size() - 1) + 1; at < text.size();) {
     const size_t end = text.find('\n', at);
     if (end == absl::string_view::npos) break;  // cut off
     absl::string_view line = text.substr(at, end - at);
     at = end + 1;
     ++number;
-    if (line == "]") break;
+    if (line == last) break;
     absl::ConsumeSuffix(&line, ",");
     EPS_RETURN_IF_ERROR_WITH(ReadLine(line, reader), absl::StrCat("line ", number));
   }
   return std::move(reader).Take();
 }
 
+}  // namespace
+
+absl::StatusOr<std::vector<TraceTrack>> ParseTraceLog(absl::string_view text) {
+  if (!absl::StartsWith(text, "[\n")) return absl::InvalidArgumentError("line 1: must be [: not a trace of a process");
+  return ReadLines(text, "]");
+}
+
+bool IsChromeTrace(absl::string_view text) { return absl::StartsWith(text, kChromeStart); }
+
+absl::StatusOr<std::vector<TraceTrack>> ParseChromeTrace(absl::string_view text) {
+  if (!IsChromeTrace(text)) return absl::InvalidArgumentError("line 1: not as eps trace writes it");
+  return ReadLines(text, "]}");
+}
+
 // Written an event at a time: a trace has hundreds of thousands, and would take a kilobyte each as one JSON value.
 std::string ToChromeTrace(absl::Span<const TraceTrack> tracks) {
-  std::string text = R"({"displayTimeUnit":"ms","traceEvents":[)";
+  std::string text(kChromeStart);
   auto add = [&text, is_first = true](const OrderedJson& event) mutable {
     absl::StrAppend(&text, is_first ? "\n" : ",\n", event.dump());
     is_first = false;

@@ -32,8 +32,15 @@ struct TraceTrack {
 // Errors: INVALID_ARGUMENT naming the line, and what is wrong with it
 absl::StatusOr<std::vector<TraceTrack>> ParseTraceLog(absl::string_view text);
 
+// What ToChromeTrace has written: tracks of several processes, times as they are there.
+//
+// Errors: INVALID_ARGUMENT naming the line, and what is wrong with it
+absl::StatusOr<std::vector<TraceTrack>> ParseChromeTrace(absl::string_view text);
+// Whether `text` begins as that does, and not as a TraceLog's file.
+bool IsChromeTrace(absl::string_view text);
+
 // The Chrome trace format, which Perfetto and chrome://tracing load: a JSON object with `traceEvents`, of which those with
-// "ph": "X" are complete events, in microseconds. Tracks of one process stand together, in the order in which they come.
+// "ph": "X" are complete events, in microseconds, a line an event. Tracks of one process stand together, in the order in which they come.
 std::string ToChromeTrace(absl::Span<const TraceTrack> tracks);
 
 }  // namespace eps

@@ -7,10 +7,11 @@
 #include "common/telemetry/trace_file.h"
 #include "nlohmann/json.hpp"
 
-// A process's trace is refused, or what is read of it is written as JSON with an event for each of its own.
+// A trace, of a process or joined, is refused, or what is read of it is written as JSON with an event for each of its own.
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t num_bytes) {
   using namespace eps;
-  const auto tracks = ParseTraceLog(absl::string_view(reinterpret_cast<const char*>(data), num_bytes));
+  const absl::string_view text(reinterpret_cast<const char*>(data), num_bytes);
+  const auto tracks = IsChromeTrace(text) ? ParseChromeTrace(text) : ParseTraceLog(text);
   if (!tracks.ok()) return 0;
   size_t events = 0;
   for (const TraceTrack& track : *tracks) events += track.events.size();

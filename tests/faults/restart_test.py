@@ -79,4 +79,6 @@ class RestartTest(ByHandTest):
         wait_for_steps(daemon, self.out, 5)
         daemon.kill()
         self.ends_with(worker, 1, timeout=30)
-        self.assertIn("gpu_worker: ", self.log(worker))
+        log = self.log(worker)
+        self.assertIn("worker_waits_for_daemon", log)
+        self.assertRegex(log, rf"gpu_worker: no daemon was reached at {address} for 1 s: ")

@@ -201,7 +201,7 @@ class TlsTest(DoorsTest):
         start = time.monotonic()
         done = run([str(BIN / "gpu_worker"), "--connect", address, "--device-memory", "64MiB", "--tls-ca",
                     str(other / "ca.crt"), "--token-file", str(self.keys / "token")])
-        self.refused(done, 1, "certificate verify failed")
+        self.refused(done, 1, "certificate verify failed", "; docs/operations.md, Across machines, says")
         self.assertLess(time.monotonic() - start, 10 * TIME_SCALE)
 
     def test_a_worker_with_a_wrong_token_ends_at_once_and_says_why(self):

@@ -381,6 +381,37 @@ class DoorsTest(SystemTest):
         self.assertEqual(len(versions), 1)
         self.assertRegex(versions.pop(), r"^ \d+\.\d+\.\d+ \(protocol \d+\)\n$")
 
+    def test_a_misspelt_flag_is_named_before_what_is_missing(self):
+        for command in ([EPS], [BIN / "eps_server"], [EPS, "train"], [EPS, "plan"], [EPS, "verify"], [EPS, "export"],
+                        [EPS, "import"], [EPS, "keys"], [EPS, "sample"], [EPS, "resize"], [EPS, "grow"], [EPS, "trace"],
+                        [EPS, "profile"], [BIN / "gpu_worker"]):
+            for words in (["--nonsense"], ["--nonsense", "a"], ["--nonsense=a"]):
+                done = run([*map(str, command), *words])
+                self.refused(done, 2, "not expected: --nonsense\n")
+                self.assertNotIn("required", done.stderr)
+        self.refused(run([str(EPS), "train"]), 2, "--run is required")
+
+    def test_help_that_nobody_gets_is_no_success(self):
+        for words in ([EPS, "--help"], [EPS, "train", "--help"], [EPS, "--version"],
+                      *([BIN / name, word] for name in ("eps_server", "gpu_worker") for word in ("--help", "--version")),
+                      [BIN / "gpu_worker", "--probe"]):
+            done = run(["sh", "-c", '"$@" >/dev/full', "sh", *map(str, words)])
+            self.refused(done, 1, f"{words[0].name}: cannot write all of the output: No space left on device")
+
+    def test_an_out_that_cannot_be_written_to_is_bad_input_whatever_the_reason(self):
+        disk = self.work.path / "disk"
+        disk.mkdir()
+        made = run(["mount", "-t", "tmpfs", "-o", "ro", "eps-test", str(disk)])
+        if made.returncode != 0:
+            self.skipTest(f"mounting is not allowed here: {made.stderr.strip()}")
+        self.addCleanup(run, ["umount", "--lazy", str(disk)])
+        spec = self.work.spec()
+        self.refused(train(spec, disk / "run"), 2, "Read-only file system", str(disk / "run"))
+        for command in ([BIN / "eps_server", "--run", spec, "--out", disk / "run"],
+                        [EPS, "tokenize", "--tokenizer", "bytes", "--in", self.work.path / "text.txt", "--out", disk / "x"],
+                        [EPS, "keys", "--out", disk / "keys"]):
+            self.refused(run(list(map(str, command))), 2, "Read-only file system")
+
     def test_a_cuda_worker_says_what_is_missing(self):
         out = self.work.out("run")
         done = train(self.work.spec({"steps": 1}), out, "--device", "cuda:0")

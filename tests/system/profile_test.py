@@ -6,7 +6,7 @@ import signal
 import subprocess
 import xml.dom.minidom
 
-from eps_run import EPS, TIME_SCALE, SystemTest, long, run, summary, train_command, wait_for_steps
+from eps_run import BIN, EPS, TIME_SCALE, SystemTest, long, run, summary, train_command, wait_for_steps
 
 
 class ProfileTest(SystemTest):
@@ -44,6 +44,12 @@ class ProfileTest(SystemTest):
         self.assertTrue(all(event["dur"] > 0 for event in forwards))
         nominal = self.plan(spec)["step"]
         self.assertEqual((nominal["profile"], nominal["exact"]), ("nominal", False))
+        # A worker takes none of another kind of device, as eps plan does not.
+        other = self.work.path / "gpu.json"
+        other.write_text(json.dumps({**profile, "device": "cuda:0"}))
+        worker = [str(BIN / "gpu_worker"), "--connect", "127.0.0.1:1", "--reconnect-seconds", "0", "--profile"]
+        self.refused(run([*worker, str(other)]), 2, f'{other}: device: "cuda:0"', "cpu")
+        self.refused(run([*worker, str(path)]), 1, "no daemon was reached at 127.0.0.1:1")
 
     def test_what_is_kept_of_a_machine_is_found(self):
         spec = self.work.spec()
@@ -73,6 +79,16 @@ class ProfileTest(SystemTest):
         done = run([str(EPS), "profile", "--run", str(spec)], env=homeless)
         self.assertEqual(done.returncode, 2)
         self.assertIn("give --out FILE", done.stderr)
+
+    def test_what_is_to_be_measured_or_written_and_cannot_be_is_bad_input(self):
+        spec = self.work.spec()
+        measure = [str(BIN / "gpu_worker"), "--threads", "1", "--measure"]
+        self.refused(run([*measure, "none.json", "--profile", str(self.work.path / "p.json")]), 2, "none.json")
+        self.refused(run([*measure, str(spec), "--set", "model.layer=1", "--profile", "p.json"]), 2, "model.layer")
+        for place in (self.work.path / "no" / "folder.json", self.work.path):
+            done = run([*measure, str(spec), "--profile", str(place)])
+            self.refused(done, 2, "--profile: ", str(place.parent if place.suffix else place))
+            self.assertNotIn("measuring", done.stderr)
 
     @long
     def test_a_long_run_on_a_gpu_is_measured_before_it_is_planned(self):
@@ -147,7 +163,7 @@ class ProfileTest(SystemTest):
         self.assertEqual((of_group["workers"], of_group["group_members"]), (2, 2))
         timeline = self.work.path / "group.json"
         done = run([str(EPS), "plan", "--run", str(spec), *map(str, grouped), "--timeline", str(timeline)])
-        self.assertIn("a step of 2 workers with a device each in a group of 2, predicted", done.stdout)
+        self.assertIn("a step of 2 workers with a device each in a group of 2, by nominal figures: ", done.stdout)
         self.assertIn("exchange h.0", timeline.read_text())
         for flag in ("--timeline", "--cap-curve"):
             picture = self.work.path / "picture.svg"

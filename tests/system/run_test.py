@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import signal
 import socket
@@ -105,7 +106,7 @@ class CommandsTest(SystemTest):
         wait_for_steps(process, out, 3)
         written = subprocess.run([EPS, "checkpoint", "--out", out], capture_output=True, timeout=60 * TIME_SCALE)
         self.assertEqual(written.returncode, 0, written.stderr)
-        self.assertIn(b"run-\xef\xbf\xbd/checkpoints/step-", written.stdout)
+        self.assertTrue(os.path.isdir(written.stdout.rstrip(b"\n")), written.stdout)
         for command in (["status"], ["status", "--json"], ["stop"]):
             done = subprocess.run([EPS, *command, "--out", out], capture_output=True, timeout=60 * TIME_SCALE)
             self.assertEqual(done.returncode, 0, (command, done.stderr))
@@ -138,6 +139,30 @@ class CommandsTest(SystemTest):
         self.refused(done, 1, "no daemon runs for")
         self.assertEqual(json.loads(done.stdout), {"state": "not_running", "step": str(last["step"] + 1),
                                                    "loss": last["loss"], "newest_checkpoint": ""})
+
+    def test_of_a_run_that_failed_status_and_top_say_why(self):
+        out = self.work.out("failed")
+        spec = self.work.spec({"steps": 100, "optimizer": {"schedule": {"peak": 1e9, "final": 1e9}},
+                               "checkpoint": {"every_steps": 0}})
+        self.assertEqual(train(spec, out).returncode, 1)
+        for command in (["status"], ["status", "--json"], ["top", "--once"]):
+            asked = run([str(EPS), *command, "--out", str(out)])
+            self.refused(asked, 1, "has failed: step ", "not finite", "steps were done", "there is no checkpoint")
+            self.assertNotIn("yet", asked.stderr)
+        status = json.loads(run([str(EPS), "status", "--json", "--out", str(out)]).stdout)
+        self.assertEqual((status["state"], status["failure"]),
+                         ("failed", json.loads((out / "failure.json").read_text())["failure"]))
+
+    def test_of_a_daemon_that_hangs_it_is_said_that_it_lives(self):
+        out = self.work.out("run")
+        process = start_train(self.work.spec({"steps": 100000, "checkpoint": {"every_steps": 0}}), out)
+        wait_for_steps(process, out, 3)
+        daemon = children(process.pid, "eps_server")[0]
+        address = json.loads((out / "endpoints.json").read_text())["grpc"]
+        os.kill(daemon, signal.SIGSTOP)
+        self.addCleanup(lambda: os.kill(daemon, signal.SIGCONT))
+        self.refused(run([str(EPS), "top", "--once", "--out", str(out)]), 1,
+                     f"the daemon of {out} ({address}, pid {daemon}) gave no answer for 5 s: its process lives; see its log")
 
     def test_while_a_daemon_lingers_its_run_has_ended(self):
         out = self.work.out("run")
@@ -278,6 +303,76 @@ class CommandsTest(SystemTest):
         self.assertEqual(lost.returncode, 1)
         self.assertIn("output", lost.stderr)
         self.assertEqual(trained.returncode, 0, "its model is on disk")
+        self.assertIn("cannot write all of the output: No space left on device", trained.stderr)
+
+    def test_without_an_output_no_file_is_written_to_in_its_place(self):
+        tokens = self.work.path / "ids.bin"
+        command = [str(EPS), "tokenize", "--tokenizer", "bytes", "--in", str(self.work.path / "text.txt"), "--out",
+                   str(tokens)]
+        done = run(["sh", "-c", '"$@" >&-', "sh", *command])
+        self.refused(done, 1, "cannot write all of the output: Bad file descriptor")
+        told = tokens.read_bytes()
+        tokens.unlink()
+        (self.work.path / "ids.bin.docs").unlink()
+        self.assertEqual(run(command).returncode, 0)
+        self.assertEqual(tokens.read_bytes(), told)
+
+    def test_where_no_checkpoint_is_there_a_resume_says_one_thing_that_is_true(self):
+        spec, out = self.work.spec({"steps": 3}), self.work.out("run")
+        latest = out / "checkpoints" / "latest"
+        latest.parent.mkdir(parents=True)
+        latest.write_text("step-00000025\n")
+        for args in ((), ("--resume",)):
+            done = train(spec, out, *args)
+            self.refused(done, 2, "checkpoints/latest names step-00000025, which is not there")
+            self.assertNotIn("--resume", done.stderr)
+            self.assertEqual(len(done.stderr.splitlines()), 1, done.stderr)
+        latest.unlink()
+        done = self.train_ok(spec, out, "--resume")
+        self.assertIn("it starts from step 0", done.stderr)
+        # A run that has ended, and whose checkpoints somebody removed.
+        shutil.rmtree(out / "checkpoints")
+        more = train(self.work.spec({"steps": 9}), out, "--resume")
+        self.refused(more, 2, "there is nothing to go on from")
+        said = json.loads((out / "summary.json").read_text())
+        (out / "summary.json").write_text(json.dumps({**said, "steps": 2}))  # as of one that eps stop ended
+        stopped = train(spec, out, "--resume")
+        self.refused(stopped, 2, "there is nothing to go on from")
+        self.assertNotIn("step 0", stopped.stderr)
+
+    def test_a_checkpoints_path_is_one_for_who_asks_wherever_the_daemon_was_started(self):
+        spec, out = self.work.spec({"steps": 1_000_000}), self.work.out("run")
+        process = subprocess.Popen(train_command(spec, "run"), cwd=self.work.path, stdin=subprocess.DEVNULL,
+                                   stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        self.addCleanup(self.end_if_running, process)
+        wait_for_steps(process, out, 3)
+        folder = self.work.path / "elsewhere"
+        folder.mkdir()
+
+        def ask(*command):
+            done = run([str(EPS), *command, "--out", "../run"], cwd=folder)
+            self.assertEqual(done.returncode, 0, done.stderr)
+            return done.stdout
+
+        written = ask("checkpoint").strip()
+        self.assertRegex(written, r"^\.\./run/checkpoints/step-\d{8}$")
+        self.assertTrue((folder / written / "manifest.json").exists(), written)
+        for status in (json.loads(ask("status", "--json"))["newest_checkpoint"],
+                       ask("status").partition("newest checkpoint")[2].split()[0]):
+            self.assertTrue(status.startswith("../run/checkpoints/step-"), status)
+        ask("stop")
+        self.assertEqual(process.wait(timeout=60 * TIME_SCALE), 0)
+        moved = out.rename(self.work.path / "moved")
+        self.assertTrue((moved / summary(moved)["newest_checkpoint"] / "manifest.json").exists())
+
+    def test_a_run_that_fails_while_a_checkpoint_is_written_names_one_newest(self):
+        spec = self.work.spec({"steps": 100, "checkpoint": {"every_steps": 2},
+                               "optimizer": {"schedule": {"peak": 1e30, "final": 1e30, "warmup_steps": 0}}})
+        out = self.work.out("run")
+        done = train(spec, out)
+        self.refused(done, 1, "not finite", "the run failed; its newest checkpoint is ")
+        named = set(re.findall(r"newest checkpoint is \S*(step-\d{8})", done.stderr))
+        self.assertEqual(named, {latest_checkpoint(out).name}, done.stderr)
 
     def test_a_diverged_run_fails_and_says_so(self):
         out = self.work.out("diverged")
@@ -285,6 +380,18 @@ class CommandsTest(SystemTest):
         self.refused(done, 1, "not finite", "peak")
         # Its worker was told, and looked for no other daemon.
         self.assertNotIn("worker_lost_daemon", (out / "logs" / "gpu_worker-1.log").read_text())
+        self.assertNotIn("worker_lost", (out / "logs" / "eps_server.log").read_text())
+
+    def test_why_a_run_failed_stays_until_another_begins_in_its_folder(self):
+        out = self.work.out("failed")
+        diverges = {"steps": 100, "optimizer": {"schedule": {"peak": 1e9, "final": 1e9}}, "checkpoint": {"every_steps": 0}}
+        self.assertEqual(train(self.work.spec(diverges), out).returncode, 1)
+        failure = json.loads((out / "failure.json").read_text())
+        self.assertEqual(set(failure), {"step", "failure"})
+        self.assertRegex(failure["failure"], r"^step \d+: .* not finite")
+        self.assertEqual((out / "failure.json").stat().st_mode & 0o777, 0o600)
+        self.train_ok(self.work.spec({"steps": 3}), out)
+        self.assertFalse((out / "failure.json").exists())
 
     def test_sample_gives_the_same_text_for_the_same_seed(self):
         out = self.work.out("run")

@@ -1,6 +1,7 @@
 """`eps sample`: a chat is asked in the form that it was taught in, and an answer ends where its turn does."""
 
 import json
+import struct
 
 import byte_level_tokenizer
 from eps_run import EPS, SystemTest, run
@@ -50,6 +51,18 @@ class SampleTest(SystemTest):
         # A template by name is taken in place of the run's, and a text as it is: no form, and the prompt comes first.
         self.assertNotEqual(self.sample(out, "--chat", "--template", "plain", "--prompt", "And Bern?"), "By the Aare.\n")
         self.assertTrue(self.sample(out, "--prompt", "And Bern?").startswith("And Bern?"))
+
+    def test_a_model_that_has_diverged_is_no_bad_input(self):
+        out, folder = self.work.out("out"), self.work.out("exported")
+        self.train_ok(self.work.spec({"steps": 2}), out)
+        done = run([str(EPS), "export", "--checkpoint", str(out), "--out", str(folder)])
+        self.assertEqual(done.returncode, 0, done.stderr)
+        file = folder / "model.safetensors"
+        content = bytearray(file.read_bytes())
+        content[-4096:] = struct.pack("<f", 3e38) * 1024  # what they are multiplied with is not finite
+        file.write_bytes(content)
+        sample = run([str(EPS), "sample", "--checkpoint", str(folder), "--tokens", "3"])
+        self.refused(sample, 1, "logit", "NaN")
 
     def test_of_a_mixture_the_chat_is_asked_in_its_own_form_and_with_its_thoughts(self):
         vocab = byte_level_tokenizer.write(self.work.path, ["<|im_start|>", "<|im_end|>", "<|endoftext|>"])

@@ -63,7 +63,7 @@ class TokenizeTest(SystemTest):
     def test_text_becomes_tokens_that_train(self):
         text = (self.sources / "text.txt").read_bytes()
         said = self.tokenize_ok("text.bin", self.sources / "text.txt")
-        self.assertIn(f"1 documents, {len(text)} tokens of 2 bytes, all counted", said)
+        self.assertIn(f"1 document, {len(text)} tokens of 2 bytes, all counted", said)
         self.assertEqual((self.folder / "text.bin").read_bytes(), struct.pack(f"<{len(text)}H", *text))
         self.assertEqual(self.left(), ["text.bin", "text.bin.docs"])
         losses = []
@@ -81,7 +81,7 @@ class TokenizeTest(SystemTest):
         self.assertIn("template: plain", said)
         self.assertIn("left out: 0 empty documents, 1 without a token that is counted", said)
         shown = self.shown("chat.bin", "--tokenizer", "bytes")
-        self.assertIn("1 documents", shown)
+        self.assertIn("1 document, ", shown)
         self.assertIn("    2 + 2?\n", shown)
         self.assertIn("    {+4\n", shown)
         self.assertIn(" +52 ", self.shown("chat.bin"))
@@ -100,7 +100,7 @@ class TokenizeTest(SystemTest):
     def test_an_empty_line_may_separate_documents(self):
         source = self.write("book.txt", "\ufeffone\ntwo\n\nthree\r\n\r\nfour\n")
         self.assertIn("3 documents, 20 tokens", self.tokenize_ok("book.bin", source, args=["--separator", ""]))
-        self.assertIn("1 documents, 23 tokens", self.tokenize_ok("whole.bin", source))
+        self.assertIn("1 document, 23 tokens", self.tokenize_ok("whole.bin", source))
 
     def test_the_bytes_do_not_depend_on_threads(self):
         chance = random.Random(1)

@@ -55,6 +55,10 @@ class TraceTest(SystemTest):
         self.assertGreater(updated[0], pushed[0])
         self.assertLess(updated[0], steps[0][2])
         xml.dom.minidom.parse(str(out / "timeline.svg"))
+        # The picture can be made again, of what is left.
+        done = run([str(EPS), "trace", str(out / "trace.json"), "--out", str(out / "again.svg")])
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertEqual((out / "again.svg").read_bytes(), (out / "timeline.svg").read_bytes())
         self.assertFalse((out / "trace").exists())
         self.assertIsNone(summary(out)["step_seconds"]["predicted"])  # nothing was measured, and there are two workers
         self.assertGreater(summary(out)["step_seconds"]["median"], 0)

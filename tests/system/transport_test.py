@@ -72,6 +72,8 @@ class TransportTest(SystemTest):
             socket.unlink()  # as seen from a container of its own
         refused = self.worker(address, "--transport", "shared_memory")
         self.refused(refused, 1, "transport: SHARED_MEMORY", "No such file or directory")
+        self.assertNotIn("worker_lost_daemon", refused.stderr)
+        self.assertEqual(refused.stderr.count("worker_attached"), 1)
         done = self.worker(address)
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assertIn("shared_memory_not_used", done.stderr)
