@@ -38,8 +38,8 @@ class RunFolder {
   // Errors: FAILED_PRECONDITION it holds a run · CheckCanGoOn's
   absl::Status CheckHoldsNoRun() const;
   // For one that goes on.
-  // Errors: FAILED_PRECONDITION a run has ended in it that left no checkpoint, or one whose checkpoints are gone · INVALID_ARGUMENT
-  //         its files' names would be too long · the system's, of a folder that cannot be read
+  // Errors: FAILED_PRECONDITION a run has ended in it that left no checkpoint, or one whose checkpoints are gone ·
+  //         INVALID_ARGUMENT its files' names would be too long · the system's, of a folder that cannot be read
   absl::Status CheckCanGoOn() const;
 
   // Removes what a daemon that was killed was writing beside its files here. For who has the folder.

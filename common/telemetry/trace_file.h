@@ -40,7 +40,8 @@ absl::StatusOr<std::vector<TraceTrack>> ParseChromeTrace(absl::string_view text)
 bool IsChromeTrace(absl::string_view text);
 
 // The Chrome trace format, which Perfetto and chrome://tracing load: a JSON object with `traceEvents`, of which those with
-// "ph": "X" are complete events, in microseconds, a line an event. Tracks of one process stand together, in the order in which they come.
+// "ph": "X" are complete events, in microseconds, a line an event. Tracks of one process stand together, in the order in
+// which they come.
 std::string ToChromeTrace(absl::Span<const TraceTrack> tracks);
 
 }  // namespace eps

@@ -136,8 +136,9 @@ class FolderCheckpointer final : public Checkpointer {
                         ": put the file back from a copy, or start the run anew in another folder");
   }
 
-  // The complete ones before `written` that are too many, and none of those that are kept for good. One that lies after it, or is damaged, is not this run's
-  // making: it is left for a person to look at. Reads manifests, which is not for a PatientThread.
+  // The complete ones before `written` that are too many, and none of those that are kept for good. One that lies after
+  // it, or is damaged, is not this run's making: it is left for a person to look at. Reads manifests, which is not for a
+  // PatientThread.
   std::vector<Version> TooMany(Version written) const {
     std::vector<Version> too_many;
     const absl::StatusOr<std::vector<Version>> steps = directory_.Steps();

@@ -29,7 +29,8 @@ namespace eps::server {
 //   latest                               the newest one's name
 //
 // A checkpoint is written into a folder of another name, synced, checked and renamed; `latest` is replaced
-// after it. Older ones beyond `keep` are removed last, but for those of keep_every_steps. docs/formats.md describes every file.
+// after it. Older ones beyond `keep` are removed last, but for those of keep_every_steps. docs/formats.md describes every
+// file.
 //
 // Threads: LatestPath is safe from any; the others one at a time
 class Checkpointer {

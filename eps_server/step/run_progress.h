@@ -31,9 +31,9 @@ class RunProgress {
   // each of them: one above 1 is not to blame the run for.
   bool has_diverged() const { return skipped_in_a_row_ >= kMaxSkippedInARow && last_.loss_scale <= 1; }
 
-  // Sets what RunStatus says of steps, losses, speed, waits and time, evaluations apart; `end` steps are to be done in all. waited: of a step that
-  // takes longer than steps do (StepWatch::IsLate), how long it has taken so far, which counts among the last ones; else
-  // zero.
+  // Sets what RunStatus says of steps, losses, speed, waits and time, evaluations apart; `end` steps are to be done in
+  // all. waited: of a step that takes longer than steps do (StepWatch::IsLate), how long it has taken so far, which counts
+  // among the last ones; else zero.
   void Fill(RunStatus& status, int64_t end, absl::Duration now, absl::Duration waited = absl::ZeroDuration()) const;
 
  private:
