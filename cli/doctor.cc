@@ -50,11 +50,14 @@ int64_t CheckpointBytes(const WholePlan& plan) {
   return plan.model.num_parameters() * int64_t{sizeof(float)} + plan.model.num_trainable_elems() * moment_bytes;
 }
 
-// At most, at a run's end.
+// At most, at a run's end: the newest ones, and those before them that are kept for good.
 int64_t CheckpointsThatStay(const RunConfig& run) {
   const CheckpointConfig& checkpoint = run.checkpoint;
-  const int64_t for_good = checkpoint.keep_every_steps > 0 ? run.steps / checkpoint.keep_every_steps : 0;
-  return checkpoint.keep + for_good;
+  if (checkpoint.keep_every_steps == 0) return checkpoint.keep;
+  const bool last_is_between = checkpoint.last && run.steps % checkpoint.every_steps != 0;
+  const int64_t newest = checkpoint.keep - (last_is_between ? 1 : 0);  // of those that every_steps has made
+  const int64_t older = std::max<int64_t>(0, run.steps / checkpoint.every_steps - newest);
+  return checkpoint.keep + older * checkpoint.every_steps / checkpoint.keep_every_steps;
 }
 
 // A run that is wrong in itself is bad input and no finding.

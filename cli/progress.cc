@@ -129,18 +129,6 @@ std::string FormatAwaitedWorkers(const proto::StatusReply& status) {
   return text;
 }
 
-std::string AdviseAwaitedWorkers(const proto::StatusReply& status) {
-  const std::string text = FormatAwaitedWorkers(status);
-  const auto is_there = [](const proto::WorkerStatus& worker) {
-    return CountsAsReady(worker) || worker.state() == worker_state::kAttaching;
-  };
-  const bool one_is_started = status.has_start_order() && !status.start_order().is_over();
-  if (text.empty() || one_is_started || std::any_of(status.workers().begin(), status.workers().end(), is_there)) {
-    return text;
-  }
-  return absl::StrCat(text, "; by hand: gpu_worker --connect HOST:PORT");
-}
-
 std::string FormatEvaluating(const proto::StatusReply& status) {
   if (!status.has_evaluating()) return "";
   const proto::EvaluationProgress& evaluating = status.evaluating();

@@ -45,8 +45,6 @@ std::string StateWords(absl::string_view state);
 // Which workers the first step waits for, or that there is none: "1 of 3 expected are ready; begins with those in 41.0 s";
 // "": it waits for none.
 std::string FormatAwaitedWorkers(const proto::StatusReply& status);
-// The same, with how to start one where nobody does.
-std::string AdviseAwaitedWorkers(const proto::StatusReply& status);
 
 // The evaluation that is going on: "after step 40: 31% of it, 3.200 s"; "": there is none.
 std::string FormatEvaluating(const proto::StatusReply& status);

@@ -7,6 +7,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/string_view.h"
 #include "cli/progress.h"
+#include "cli/worker_count.h"
 #include "common/base/byte_size.h"
 #include "common/base/state_names.h"
 
@@ -66,7 +67,7 @@ std::string CheckpointLines(const proto::StatusReply& status) {
 
 // "silent 7.700 s of 10.0 s", after which it is lost.
 std::string Silence(const proto::WorkerStatus& worker, double lease_seconds) {
-  if (worker.state() == worker_state::kLost || worker.state() == worker_state::kLeft) return "";
+  if (!IsAttached(worker)) return "";
   return absl::StrCat(", silent ", FormatSeconds(worker.silent_seconds()),
                       lease_seconds > 0 ? absl::StrCat(" of ", FormatSeconds(lease_seconds)) : "");
 }
@@ -95,7 +96,7 @@ std::string WorkerLines(const proto::StatusReply& status) {
       absl::StrCat(Line("workers", absl::StrCat("attached ", status.workers_attached(), ", lost ",
                                                 status.workers_lost(), ", virtual nodes redone ",
                                                 status.vnodes_redone(), order.empty() ? "" : "; ", order)),
-                   LineOf("waits for workers", AdviseAwaitedWorkers(status)));
+                   LineOf("waits for workers", FormatAwaitedWorkers(status)));
   for (const proto::WorkerStatus& worker : status.workers()) {
     absl::StrAppend(&text, WorkerLine(worker, status.lease_seconds()));
   }

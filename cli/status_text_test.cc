@@ -88,8 +88,7 @@ TEST(StatusTextTest, ARunThatWaitsForWorkersSaysForHowManyAndUntilWhen) {
   status.set_workers_expected(3);
   status.set_start_in_seconds(-1);
   EXPECT_THAT(StatusText(status), HasSubstr("state                waiting for workers\n"));
-  EXPECT_THAT(StatusText(status), HasSubstr("\nwaits for workers    0 of 3 expected are ready; by hand: gpu_worker "
-                                            "--connect HOST:PORT\n"));
+  EXPECT_THAT(StatusText(status), HasSubstr("\nwaits for workers    0 of 3 expected are ready\n"));
   status.add_workers()->set_state("idle");
   status.set_start_in_seconds(41);
   EXPECT_THAT(StatusText(status), HasSubstr("\nwaits for workers    1 of 3 expected are ready; begins with that in "

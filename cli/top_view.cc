@@ -12,6 +12,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
 #include "cli/progress.h"
+#include "cli/worker_count.h"
 #include "common/base/byte_size.h"
 #include "common/base/state_names.h"
 #include "common/base/wait_cause.h"
@@ -71,7 +72,7 @@ void AddProgress(const proto::StatusReply& status, int columns, std::vector<std:
        absl::StrCat("eta ", FormatEta(status.eta_seconds()))},
       "  ", columns, lines);
   if (!status.failure().empty()) AddText(absl::StrCat("failed: ", status.failure()), columns, lines);
-  if (const std::string awaited = AdviseAwaitedWorkers(status); !awaited.empty()) {
+  if (const std::string awaited = FormatAwaitedWorkers(status); !awaited.empty()) {
     AddText(absl::StrCat("workers: ", awaited), columns, lines);
   }
   const bool has_loss = status.step() > 0, has_done_one = status.last_step_seconds() > 0;  // that, in this sitting
@@ -147,10 +148,6 @@ void AddDaemon(const proto::StatusReply& status, int columns, std::vector<std::s
       "  ", columns, lines);
 }
 
-bool IsGone(const proto::WorkerStatus& worker) {
-  return worker.state() == worker_state::kLost || worker.state() == worker_state::kLeft;
-}
-
 std::string Cut(std::string text, size_t columns) {
   return text.size() <= columns ? text : absl::StrCat(text.substr(0, columns - 2), "..");
 }
@@ -179,7 +176,7 @@ Cells CellsOf(const proto::WorkerStatus& worker, bool host) {
                  Cut(worker.device_name(), kDeviceColumns),
                  Cut(FormatVnodes(vnodes), kVnodeColumns),
                  Known(has_passed, FormatSeconds(worker.pass_seconds())),
-                 Known(!IsGone(worker), FormatSeconds(worker.silent_seconds())),
+                 Known(IsAttached(worker), FormatSeconds(worker.silent_seconds())),
                  DeviceShare(worker),
                  Known(has_passed, FormatWorkerWaits(worker))};
   if (host) cells.insert(cells.begin() + 2, Cut(worker.host_name(), kHostColumns));
@@ -239,7 +236,7 @@ std::vector<std::vector<std::string>> WorkerBlocks(const proto::StatusReply& sta
     hosts.insert(worker.host_name());
     workers.push_back(&worker);
   }
-  std::stable_partition(workers.begin(), workers.end(), [](const auto* worker) { return !IsGone(*worker); });
+  std::stable_partition(workers.begin(), workers.end(), [](const auto* worker) { return IsAttached(*worker); });
   const WorkerTable table(workers, hosts.size() > 1, columns);
   std::vector<std::vector<std::string>> blocks = {{"", table.Heading()}};
   for (size_t i = 0; i < workers.size(); ++i) blocks.push_back(table.Lines(i));

@@ -65,6 +65,9 @@ class Daemon {
   virtual absl::Status Wait() = 0;
   // True if the run was ended before its last step; after Wait.
   virtual bool stopped_early() const { return false; }
+  // After a Wait that failed: leaves why in OUT, for who looks when the daemon is gone; not of a step that was lost, nor of
+  // an end that was asked for. May hang where its disk does.
+  virtual void KeepFailure() {}
   // The HTTP page, which goes on to show how it `ended` when the daemon is gone; once, after Wait.
   virtual std::unique_ptr<DaemonPage> TakePage(const absl::Status& ended) = 0;
 

@@ -209,6 +209,7 @@ int RunDaemon(const DaemonOptions& options, std::unique_ptr<SignalWatcher> early
   if (!ended.ok()) {
     exit_code = Fail(ended, RunExitCode(ended));
     bounded_end.emplace(exit_code, kEndTime);
+    (*daemon)->KeepFailure();
   }
   // Who starts it again after a lost step is not kept waiting.
   if (options.linger > absl::ZeroDuration() && number == 0 && exit_code != kExitStepLost) {

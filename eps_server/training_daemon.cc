@@ -102,7 +102,6 @@ class TrainingDaemon final : public Daemon {
     if (run_.state.version.value() < run_.config.steps) {
       EPS_RETURN_IF_ERROR(RemoveIfThere(folder_.summary()));
     }
-    EPS_RETURN_IF_ERROR(RemoveIfThere(folder_.failure()));
     if (run_.source.has_value()) {
       EPS_RETURN_IF_ERROR(KeepModelSource(*std::exchange(run_.source, std::nullopt), folder_.path()));
     }
@@ -113,6 +112,7 @@ class TrainingDaemon final : public Daemon {
     EPS_ASSIGN_OR_RETURN(metrics_,
                          MetricsLog::Open(folder_, run_.config.evaluation.is_on(), run_.state.version.value()));
     std::vector<StepObserver*> observers = {metrics_.get()};
+    if (run_.state.version.value() == 0) EPS_RETURN_IF_ERROR(TensorboardLog::RemoveFiles(folder_));
     if (options_.tensorboard) {
       EPS_ASSIGN_OR_RETURN(tensorboard_, TensorboardLog::Open(folder_, run_.state.version.value()));
       observers.push_back(tensorboard_.get());
@@ -149,9 +149,11 @@ class TrainingDaemon final : public Daemon {
 
   // A run that was killed after its last checkpoint may lack its reports: what the checkpoint knows makes them.
   absl::Status ReportIfMissing() {
-    EPS_RETURN_IF_ERROR(RemoveIfThere(folder_.failure()));
     std::error_code ignored;
-    if (std::filesystem::exists(folder_.summary(), ignored)) return absl::OkStatus();
+    if (std::filesystem::exists(folder_.summary(), ignored)) {
+      ForgetFailure();
+      return absl::OkStatus();
+    }
     RunStatus status;
     status.step = run_.state.version.value();
     status.steps = run_.config.steps;
@@ -160,7 +162,9 @@ class TrainingDaemon final : public Daemon {
     status.parameters = run_.model.num_parameters();
     status.model_state_bytes = run_.store->sizes().total_bytes();
     status.newest_checkpoint = run_.checkpointer->LatestPath();
-    return Report(status, run_.state.losses);
+    EPS_RETURN_IF_ERROR(Report(status, run_.state.losses));
+    ForgetFailure();
+    return absl::OkStatus();
   }
 
   bool finished_before() const override { return options_.resume && run_.state.version.value() >= run_.config.steps; }
@@ -193,6 +197,7 @@ class TrainingDaemon final : public Daemon {
       coordinator_->WaitUntilFinished().IgnoreError();  // that status
       return status;
     }
+    ForgetFailure();
     LogInfo("daemon_listening", {{"grpc", front_->server().address()},
                                  {"metrics", front_->page().address()},
                                  {"incarnation", identity_.incarnation},
@@ -212,7 +217,8 @@ class TrainingDaemon final : public Daemon {
     absl::Status reported;
     if (ended.ok()) reported = Report(status, coordinator_->Losses());
     if (reported.ok() && digests_ != nullptr) reported = digests_->status();
-    if (!ended.ok() || !reported.ok()) KeepFailure(status.step, ended.ok() ? reported : ended);
+    failure_ = ended.ok() ? reported : ended;
+    steps_at_failure_ = status.step;
     // Workers were told how it ended; what still waits is answered.
     Close(kLeaveTime);
     if (ended.ok()) return reported;
@@ -220,6 +226,13 @@ class TrainingDaemon final : public Daemon {
     return Annotate(ended, newest.empty() ? "the run failed before its first checkpoint"
                                           : absl::StrCat("the run failed; its newest checkpoint is ", newest,
                                                          " (go on with --resume)"));
+  }
+
+  void KeepFailure() override {
+    if (ends_at_once_ || absl::IsAborted(failure_)) return;
+    absl::Status kept = out_.Reclaim();
+    if (kept.ok()) kept = WriteFileAtomically(folder_.failure(), FailureJson(steps_at_failure_, failure_.message()));
+    if (!kept.ok()) LogWarning("failure_not_kept", {{"why", kept.message()}});  // the log has why the run failed
   }
 
   bool stopped_early() const override { return stopped_early_; }
@@ -276,8 +289,10 @@ class TrainingDaemon final : public Daemon {
   }
 
   // Of a run that has failed. One that is still written may be the newest in a moment, and is named in its place.
+  // Who starts it again after a lost step is not kept waiting.
   std::string AwaitNewestCheckpoint() const {
-    const absl::Time deadline = absl::Now() + (ends_at_once_ ? absl::ZeroDuration() : kLastWriteTime);
+    const bool waits = !ends_at_once_ && !absl::IsAborted(failure_);
+    const absl::Time deadline = absl::Now() + (waits ? kLastWriteTime : absl::ZeroDuration());
     RunStatus status = coordinator_->Status();
     while (status.checkpoint_writing_step >= 0 && absl::Now() < deadline) {
       absl::SleepFor(absl::Milliseconds(10));
@@ -286,11 +301,10 @@ class TrainingDaemon final : public Daemon {
     return status.newest_checkpoint;
   }
 
-  // For who looks when the daemon is gone. Where it cannot be written the log says why the run failed, and this.
-  void KeepFailure(int64_t steps, const absl::Status& why) {
-    absl::Status kept = out_.Reclaim();
-    if (kept.ok()) kept = WriteFileAtomically(folder_.failure(), FailureJson(steps, why.message()));
-    if (!kept.ok()) LogWarning("failure_not_kept", {{"why", kept.message()}});
+  // Of a former sitting: the run goes on, or is done.
+  void ForgetFailure() const {
+    const absl::Status removed = RemoveIfThere(folder_.failure());
+    if (!removed.ok()) LogWarning("failure_not_removed", {{"why", removed.message()}});
   }
 
   void Close(absl::Duration grace) {
@@ -322,6 +336,8 @@ class TrainingDaemon final : public Daemon {
   bool is_open_ = false;                    // for workers
   std::atomic<bool> ends_at_once_ = false;  // atomic, as a signal's thread sets it
   bool stopped_early_ = false;
+  absl::Status failure_;  // of the run, or of its reports, after Wait; with as many steps committed:
+  int64_t steps_at_failure_ = 0;
   std::unique_ptr<DaemonFront> front_;  // last: it asks all of the above
 };
 

@@ -96,7 +96,7 @@ class Search {
 absl::Status OfSession(const SessionEnd& end) {
   const absl::Status& status = end.status;
   if (absl::IsInvalidArgument(status) || absl::IsNotFound(status)) return absl::InternalError(status.message());
-  return end.was_open ? NotOfTheDevice(status) : status;
+  return end.was_open || end.link_failed ? NotOfTheDevice(status) : status;
 }
 
 }  // namespace

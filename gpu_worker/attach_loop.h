@@ -20,6 +20,7 @@ struct AttachLoopOptions {
   absl::Duration reconnect;  // a daemon that cannot be reached for so long is gone
   // Asks once, and waits for at most `timeout`. Errors: GrpcAttach's
   std::function<absl::StatusOr<AttachAnswer>(absl::Duration timeout)> attach;
+  // It has let go of LeaveRequest when it returns: a signal after that is seen by is_to_leave, or ends the process.
   std::function<SessionEnd(Attachment)> run_session;
   std::function<void()> on_lost;      // a daemon was lost, and is looked for from now on
   std::function<bool()> is_to_leave;  // whether it was asked to: a lost daemon is not looked for then

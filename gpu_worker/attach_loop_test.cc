@@ -173,8 +173,11 @@ TEST_F(AttachLoopTest, OnlyASessionThatWasNotOpenSaysThatTheRunDoesNotFit) {
   const absl::Status full = absl::ResourceExhaustedError("needs at least 3 bytes");
   ends_ = {{.status = full}};
   EXPECT_EQ(Run(), full);
-  ends_ = {{.status = full, .was_open = true}};
-  EXPECT_THAT(Run(), StatusIs(StatusCode::kInternal, "needs at least 3 bytes"));
+  for (const SessionEnd& other :
+       {SessionEnd{.status = full, .was_open = true}, {.status = full, .link_failed = true}}) {
+    ends_ = {other};
+    EXPECT_THAT(Run(), StatusIs(StatusCode::kInternal, "needs at least 3 bytes"));
+  }
 }
 
 TEST_F(AttachLoopTest, ALinkThatTheSameCannotHelpEndsIt) {

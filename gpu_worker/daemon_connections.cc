@@ -3,6 +3,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "common/base/log.h"
 #include "gpu_worker/transport/grpc_channel.h"
 #include "gpu_worker/transport/grpc_transport.h"
@@ -10,6 +12,8 @@
 
 namespace eps::worker {
 namespace {
+
+constexpr absl::Duration kSharedMemoryPatience = absl::Seconds(5), kBetweenTries = absl::Milliseconds(200);
 
 absl::StatusOr<std::unique_ptr<Transport>> OpenSharedMemory(const TransportRequest& request) {
   const Attachment& attachment = *request.attachment;
@@ -27,14 +31,27 @@ absl::StatusOr<std::unique_ptr<Transport>> OpenSharedMemory(const TransportReque
                               .on_failure = request.on_failure});
 }
 
+// Of who asks for it and has nothing else: the daemon may be out of files, or have many at its door, for a moment.
+absl::StatusOr<std::unique_ptr<Transport>> OpenSharedMemoryPatiently(const TransportRequest& request) {
+  const absl::Time deadline = absl::Now() + kSharedMemoryPatience;
+  while (true) {
+    absl::StatusOr<std::unique_ptr<Transport>> opened = OpenSharedMemory(request);
+    const bool may_pass = absl::IsUnavailable(opened.status()) || absl::IsDeadlineExceeded(opened.status());
+    if (!may_pass || absl::Now() > deadline || !request.is_wanted()) return opened;
+    absl::SleepFor(kBetweenTries);
+  }
+}
+
 // Shared memory or gRPC, as the request says; kAuto: what there is.
 absl::StatusOr<NamedTransport> OpenTransport(const std::string& address,
                                              const std::shared_ptr<grpc::ChannelCredentials>& credentials,
                                              const TransportRequest& request) {
   if (request.choice != TransportChoice::kGrpc) {
-    absl::StatusOr<std::unique_ptr<Transport>> shared = OpenSharedMemory(request);
+    const bool has_no_other = request.choice == TransportChoice::kSharedMemory;
+    absl::StatusOr<std::unique_ptr<Transport>> shared =
+        has_no_other ? OpenSharedMemoryPatiently(request) : OpenSharedMemory(request);
     if (shared.ok()) return NamedTransport{.name = "shared_memory", .transport = *std::move(shared)};
-    if (request.choice == TransportChoice::kSharedMemory) {
+    if (has_no_other) {
       return absl::FailedPreconditionError(absl::StrCat("transport: SHARED_MEMORY: ", shared.status().message()));
     }
     LogInfo("shared_memory_not_used", {{"reason", shared.status().ToString()}});

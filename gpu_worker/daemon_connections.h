@@ -22,8 +22,9 @@ struct TransportRequest {
   const Attachment* attachment = nullptr;  // during the call
   const ModelSpec* model = nullptr;        // outlives the transport
   TransportChoice choice = TransportChoice::kAuto;
-  bool pins_weights = false;  // DeviceBackend's
-  int64_t push_bytes = 0;     // of contributions under way
+  bool pins_weights = false;        // DeviceBackend's
+  int64_t push_bytes = 0;           // of contributions under way
+  std::function<bool()> is_wanted;  // asked between tries: whether the daemon still stands
   // When it fails by itself: with the first error, from any thread, once.
   std::function<void(absl::Status)> on_failure;
 };

@@ -230,10 +230,12 @@ absl::Status Session::OpenTransport(const RelayPlan& plan) {
                                    .choice = options_.transport.value_or(attachment_.run.transport),
                                    .pins_weights = backend_.pins_weights,
                                    .push_bytes = attachment_.serving ? 0 : plan.host_push_bytes,
-                                   .on_failure = [this](absl::Status why) {
-                                     link_.TransportFailed(why);
-                                     LoseGroup(std::move(why));
-                                   }});
+                                   .is_wanted = [this] { return link_.failure().ok(); },
+                                   .on_failure =
+                                       [this](absl::Status why) {
+                                         link_.TransportFailed(why);
+                                         LoseGroup(std::move(why));
+                                       }});
   if (!opened.ok()) {
     // Perhaps because the daemon has just gone, and may come again.
     EPS_RETURN_IF_ERROR(link_.AwaitFailure(kLinkPatience));

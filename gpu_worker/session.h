@@ -22,7 +22,8 @@ struct SessionEnd {
 //
 // `page` shows what the session does.
 // Errors: as RunWorker. RESOURCE_EXHAUSTED of a session that was not open is of the device's memory, saying how much would
-//         do. What goes wrong once the control stream is there is reported to the daemon, but for what broke the link
+//         do. What goes wrong once the control stream is there is reported to the daemon, but for a link that is
+//         made anew
 SessionEnd RunSession(const WorkerOptions& options, const DeviceBackend& backend, const DaemonConnections& connections,
                       Attachment attachment, WorkerPage& page);
 

@@ -19,7 +19,7 @@ namespace eps::worker {
 //         WorkerOptions::reconnect, with what was met with first · UNAUTHENTICATED no token, or another one ·
 //         RESOURCE_EXHAUSTED the run does not fit: the message holds "needs at least N bytes" · FAILED_PRECONDITION the
 //         daemon refuses this worker, or its run has failed; shared memory is asked for, and cannot be had · ABORTED the
-//         daemon ended this worker · INTERNAL whatever else goes wrong once it is attached · the device's own
+//         daemon ended this worker · INTERNAL, DATA_LOSS whatever else goes wrong once it is attached · the device's own
 absl::Status RunWorker(const WorkerOptions& options);
 
 // Starts the device without an arena and ends it: what it is, or why it does not start.

@@ -157,7 +157,10 @@ absl::StatusOr<std::vector<TraceTrack>> ParseTraceLog(absl::string_view text) {
   return ReadLines(text, "]");
 }
 
-bool IsChromeTrace(absl::string_view text) { return absl::StartsWith(text, kChromeStart); }
+bool IsChromeTrace(absl::string_view text) {
+  // Events are lines of their own. What another tool has written on one is not read as having none.
+  return absl::ConsumePrefix(&text, kChromeStart) && (text.empty() || text.front() == '\n');
+}
 
 absl::StatusOr<std::vector<TraceTrack>> ParseChromeTrace(absl::string_view text) {
   if (!IsChromeTrace(text)) return absl::InvalidArgumentError("line 1: not as eps trace writes it");

@@ -57,6 +57,8 @@ TEST(TraceFileTest, OtherTracesOfAllProcessesAreRefusedByLine) {
   const std::string start = R"({"displayTimeUnit":"ms","traceEvents":[)";
   EXPECT_FALSE(IsChromeTrace("[\n"));
   EXPECT_FALSE(IsChromeTrace(R"({"traceEvents":[)"));
+  // On one line, as another tool writes it: no event of it would be found.
+  EXPECT_FALSE(IsChromeTrace(R"({"displayTimeUnit":"ms","traceEvents":[{"ph":"X","pid":1}]})"));
   EXPECT_THAT(ParseChromeTrace("[\n]\n"), StatusIs(absl::StatusCode::kInvalidArgument, "line 1"));
   EXPECT_THAT(ParseChromeTrace(start + "\n{}\n"), StatusIs(absl::StatusCode::kInvalidArgument, "line 2: ph"));
   EXPECT_THAT(ParseChromeTrace(start + "\n" + R"({"ph":"X","name":"","tid":1,"pid":"a"})" + "\n"),

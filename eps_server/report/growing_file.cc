@@ -26,7 +26,8 @@ GrowingFile::GrowingFile(std::string path, FileDescriptor file, int64_t num_byte
 
 void GrowingFile::Append(std::string record) {
   if (!queue_.Add(std::move(record))) {
-    Lose(absl::UnavailableError(absl::StrCat(path_, ": its disk has written nothing for so long that lines are lost")));
+    Lose(absl::UnavailableError(
+        absl::StrCat(path_, ": its disk has written nothing for so long that what was to come is lost")));
   }
 }
 

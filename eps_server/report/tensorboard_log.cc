@@ -2,16 +2,20 @@
 
 #include <fcntl.h>
 
+#include <algorithm>
 #include <boost/crc.hpp>
 #include <cmath>
 #include <filesystem>
 #include <limits>
+#include <optional>
 #include <system_error>
+#include <vector>
 
 #include "absl/status/status.h"
-#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/strip.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "common/base/file_util.h"
@@ -27,8 +31,29 @@ using tensorboard::Event;
 constexpr char kFilePrefix[] = "events.out.tfevents.";
 constexpr char kFileSuffix[] = ".eps";
 
-std::string NewFileName(absl::Time now) {
-  return absl::StrFormat("%s%016d%s", kFilePrefix, absl::ToUnixMicros(now), kFileSuffix);
+std::string FileName(int64_t unix_micros) {
+  return absl::StrFormat("%s%016d%s", kFilePrefix, unix_micros, kFileSuffix);
+}
+
+// That of FileName; nullopt: a file of somebody else.
+std::optional<int64_t> UnixMicrosOf(absl::string_view name) {
+  int64_t unix_micros = 0;
+  const bool is_ours = absl::ConsumePrefix(&name, kFilePrefix) && absl::ConsumeSuffix(&name, kFileSuffix) &&
+                       absl::SimpleAtoi(name, &unix_micros);
+  return is_ours ? std::make_optional(unix_micros) : std::nullopt;
+}
+
+// By when they were begun, and no others; none where the folder is not there.
+absl::StatusOr<std::vector<int64_t>> FilesIn(const std::string& folder) {
+  std::vector<int64_t> files;
+  std::error_code error;
+  std::filesystem::directory_iterator it(folder, error);
+  if (error == std::errc::no_such_file_or_directory) return files;
+  for (; !error && it != std::filesystem::directory_iterator(); it.increment(error)) {  // a range-for would throw
+    if (const auto begun = UnixMicrosOf(it->path().filename().string()); begun.has_value()) files.push_back(*begun);
+  }
+  if (error) return FileError(error.value(), "list", folder);
+  return files;
 }
 
 // Of the masked CRC-32C that TFRecord has: one over bytes which hold such sums themselves would be weaker.
@@ -54,17 +79,6 @@ void Add(Event& event, std::string tag, double value) {
 
 std::string RecordOf(const Event& event) { return TfRecord(event.SerializeAsString()); }
 
-absl::Status RemoveOldFiles(const std::string& folder) {
-  std::error_code error;
-  for (const auto& entry : std::filesystem::directory_iterator(folder, error)) {
-    const std::string name = entry.path().filename().string();
-    if (absl::StartsWith(name, kFilePrefix) && absl::EndsWith(name, kFileSuffix)) {
-      EPS_RETURN_IF_ERROR(RemoveIfThere(entry.path().string()));
-    }
-  }
-  return error ? FileError(error.value(), "read", folder) : absl::OkStatus();
-}
-
 }  // namespace
 
 std::string TfRecord(absl::string_view bytes) {
@@ -76,8 +90,11 @@ std::string TfRecord(absl::string_view bytes) {
 absl::StatusOr<std::unique_ptr<TensorboardLog>> TensorboardLog::Open(const RunFolder& folder, int64_t first_step) {
   const std::string in = folder.tensorboard();
   EPS_RETURN_IF_ERROR(MakeDirs(in));
-  if (first_step == 0) EPS_RETURN_IF_ERROR(RemoveOldFiles(in));
-  const std::string path = absl::StrCat(in, "/", NewFileName(absl::Now()));
+  // Behind all that are there, also where a clock went back, or another host's was ahead.
+  EPS_ASSIGN_OR_RETURN(const std::vector<int64_t> before, FilesIn(in));
+  int64_t begun = absl::ToUnixMicros(absl::Now());
+  for (const int64_t each : before) begun = std::max(begun, each + 1);
+  const std::string path = absl::StrCat(in, "/", FileName(begun));
   EPS_ASSIGN_OR_RETURN(FileDescriptor file, OpenFile(path, O_WRONLY | O_CREAT | O_EXCL));
   auto growing = std::make_unique<GrowingFile>(path, std::move(file), 0);
   Event version = NewEvent(0);
@@ -87,6 +104,14 @@ absl::StatusOr<std::unique_ptr<TensorboardLog>> TensorboardLog::Open(const RunFo
   start.mutable_session_log()->set_status(tensorboard::SessionLog::START);
   growing->Append(RecordOf(start));
   return std::unique_ptr<TensorboardLog>(new TensorboardLog(std::move(growing)));
+}
+
+absl::Status TensorboardLog::RemoveFiles(const RunFolder& folder) {
+  EPS_ASSIGN_OR_RETURN(const std::vector<int64_t> files, FilesIn(folder.tensorboard()));
+  for (const int64_t begun : files) {
+    EPS_RETURN_IF_ERROR(RemoveIfThere(absl::StrCat(folder.tensorboard(), "/", FileName(begun))));
+  }
+  return absl::OkStatus();
 }
 
 void TensorboardLog::OnCommit(const StepReport& report) {

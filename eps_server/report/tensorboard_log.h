@@ -21,9 +21,11 @@ namespace eps::server {
 class TensorboardLog final : public StepObserver {
  public:
   // A new file in `folder`'s tensorboard/, for the steps from `first_step` on, which tells TensorBoard to forget what older
-  // files say of these. At 0 the run begins, and those that a run before it left are removed. Errors: the system's,
-  // naming the file
+  // files say of these. Errors: the system's, naming the file
   static absl::StatusOr<std::unique_ptr<TensorboardLog>> Open(const RunFolder& folder, int64_t first_step);
+
+  // Those that a run left which was in `folder` before; files of others stay. Errors: as above
+  static absl::Status RemoveFiles(const RunFolder& folder);
 
   void OnCommit(const StepReport& report) override;
   void OnEvaluation(const EvaluationReport& report) override;

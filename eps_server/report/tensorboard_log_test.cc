@@ -121,19 +121,29 @@ TEST(TensorboardLogTest, AResumeBeginsAFileThatVoidsWhatIsBeyondTheCheckpoint) {
   EXPECT_EQ(events[2].step(), 3);
 }
 
-TEST(TensorboardLogTest, ARunThatBeginsRemovesTheFilesOfOneBeforeAndNoOthers) {
+TEST(TensorboardLogTest, FilesOfARunBeforeAreRemovedAndNoOthers) {
   TempDir dir;
   const RunFolder folder(dir.path());
+  EXPECT_OK(TensorboardLog::RemoveFiles(folder));  // there is none, nor a folder
   ASSERT_OK(TensorboardLog::Open(folder, 0));
+  ASSERT_OK(TensorboardLog::Open(folder, 2));
   const std::string others = folder.tensorboard() + "/events.out.tfevents.1700000000.host";
   ASSERT_OK(WriteFileAtomically(others, "of somebody else"));
-  ASSERT_OK_AND_ASSIGN(auto log, TensorboardLog::Open(folder, 0));
-  log->OnCommit(DrawnReport(0));
-  log.reset();
+  EXPECT_OK(TensorboardLog::RemoveFiles(folder));
+  EXPECT_THAT(EventFilesIn(folder), ElementsAre(others));
+}
+
+TEST(TensorboardLogTest, ANewFileStandsBehindAllThatAreThereWhateverTheClockSays) {
+  TempDir dir;
+  const RunFolder folder(dir.path());
+  ASSERT_OK(MakeDirs(folder.tensorboard()));
+  const std::string ahead = folder.tensorboard() + "/events.out.tfevents.9000000000000000.eps";
+  ASSERT_OK(WriteFileAtomically(ahead, "of a host whose clock is ahead"));
+  ASSERT_OK(TensorboardLog::Open(folder, 3));
   const std::vector<std::string> files = EventFilesIn(folder);
   ASSERT_THAT(files, SizeIs(2));
-  EXPECT_THAT(files, Contains(others));
-  EXPECT_THAT(EventsIn(files[files[0] == others ? 1 : 0]), SizeIs(3));
+  EXPECT_EQ(files[0], ahead);
+  EXPECT_THAT(EventsIn(files[1]), SizeIs(2));
 }
 
 TEST(TensorboardLogTest, AFileInTheFoldersPlaceIsAnErrorThatNamesIt) {

@@ -113,9 +113,7 @@ function headView(status, state, warnings) {
   const head = { name: textOf(status.run) || "eps_server", state: stateText, severity, progress: null, work: null };
   if (state === "starting" || state === "serving" || !(numberOf(status.steps) > 0)) return head;
   const share = ratio(status.step, status.steps);
-  // The last evaluation may take long, too.
-  const isLast = state === "finishing" && status.evaluating && numberOf(status.eta_seconds) > 0;
-  const hasEta = isLast || !(isOver(status) || state === "finishing");
+  const hasEta = !(isOver(status) || state === "finishing");
   head.work = workText(status);
   head.progress = {
     bar: barOf(share, stepText(status)),

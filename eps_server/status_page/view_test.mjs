@@ -187,7 +187,7 @@ test("an evaluation that goes on says after which step, how far and since when",
   const { head, relay } = view(training({ evaluating, step_seconds: 0, blobs_updated: Array(4).fill(false) }));
   assert.equal(head.work, "evaluating after step 40: 31% of it, 3.200 s");
   assert.equal(relay.step, head.work);
-  const last = training({ state: "finishing", step: "200", evaluating, eta_seconds: 7, step_seconds: 0 });
+  const last = training({ step: "200", evaluating, eta_seconds: 7, step_seconds: 0 });  // behind the last step, too
   assert.equal(view(last).head.work, head.work);
   assert.equal(view(last).head.progress.eta, "eta 0:07");
   assert.equal(view(training({ state: "finishing", eta_seconds: 0 })).head.progress.eta, "");

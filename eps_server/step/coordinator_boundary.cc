@@ -105,7 +105,7 @@ void CoordinatorImpl::StartCheckpoint(Version version) {
 bool CoordinatorImpl::IsAwaited(Version being_written) const {
   if (engine_->update_is_held()) return true;
   MutexLock lock(mu_);
-  return stop_requested_ || being_written.value() >= end_ || checkpoints_.IsAwaited(being_written) ||
+  return stop_requested_ || !failure_.ok() || being_written.value() >= end_ || checkpoints_.IsAwaited(being_written) ||
          checkpoints_.IsLate(being_written, progress_.state().version);
 }
 

@@ -96,7 +96,6 @@ std::vector<int> VnodesOf(const Assignment& assignment) {
   return vnodes;
 }
 
-// Forms the group that the coordinator asks for, all the way.
 std::vector<VnodeRecord> RecordsOf(const Assignment& assignment) {
   std::vector<VnodeRecord> records;
   for (const VnodeBatch& batch : assignment.vnodes) {
@@ -105,6 +104,7 @@ std::vector<VnodeRecord> RecordsOf(const Assignment& assignment) {
   return records;
 }
 
+// Forms the group that the coordinator asks for, all the way.
 uint64_t FormGroup(PlayedWorker& first, PlayedWorker& second) {
   const GroupOrder found = first.NextOrder();
   EXPECT_EQ(found.kind, GroupOrder::Kind::kFound);

@@ -7,8 +7,10 @@
 namespace eps::worker {
 
 void GroupSeat::Take(Device& device, uint64_t id, int rank, int size, absl::string_view token) {
-  Leave();
-  if (maker_ == nullptr) return reports_.failed(id, absl::UnimplementedError("this worker forms no groups"));
+  if (maker_ == nullptr) {
+    Leave();
+    return reports_.failed(id, absl::UnimplementedError("this worker forms no groups"));
+  }
   GroupOptions options = {
       .id = id, .rank = rank, .size = size, .device = &device, .on_joined = [this, id](const absl::Status& status) {
         if (status.ok()) {
@@ -47,7 +49,7 @@ void GroupSeat::EndAny(absl::Status why) {
 void GroupSeat::EndHeld(absl::Status why) {
   if (group_ != nullptr) {
     group_->End(std::move(why));
-  } else if (ended_.ok()) {
+  } else if (id_ != 0 && ended_.ok()) {
     ended_ = std::move(why);
   }
 }

@@ -260,11 +260,13 @@ TEST_F(RelayExecutorTest, AFailedPullNamesStepLayerAndDirectionAndTheExecutorGoe
   Worker worker(model_, run_, {}, *store);
   const BlobId block = model_.layers[1].blobs[0].blob;
   store->FailPull(block, 0, absl::AbortedError("overwritten"));
-  EXPECT_THAT(worker.executor->Run(all_),
-              StatusIs(absl::StatusCode::kAborted, "step 5, layer h.0, forward: overwritten"));
+  EXPECT_THAT(
+      worker.executor->Run(all_),
+      StatusIs(absl::StatusCode::kAborted, "step 5, layer h.0, forward: pull of blob h.0, version 5: overwritten"));
   store->FailPull(block, 1, absl::AbortedError("overwritten again"));
   EXPECT_THAT(worker.executor->Run(all_),
-              StatusIs(absl::StatusCode::kAborted, "step 5, layer h.0, backward: overwritten again"));
+              StatusIs(absl::StatusCode::kAborted,
+                       "step 5, layer h.0, backward: pull of blob h.0, version 5: overwritten again"));
   const BlobId head = model_.layers.back().blobs[0].blob;
   store->FailPull(head, 0, absl::UnavailableError("gone"));
   EXPECT_THAT(worker.executor->Run(all_), StatusIs(absl::StatusCode::kUnavailable, "layer head, forward"));

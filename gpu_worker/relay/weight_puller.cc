@@ -3,6 +3,7 @@
 #include <chrono>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
 #include "gpu_worker/plan/group_parts.h"
 #include "gpu_worker/relay/group_exchange.h"
@@ -90,8 +91,12 @@ absl::Status WeightPuller::GetEach(const RelayStep& step, const PassContext& pas
                                    const std::function<absl::StatusOr<PullTiming>(const Part&)>& get) {
   for (const Part& part : PartsOf(step.layer, pass)) {
     const PullClock::Time begin = std::chrono::steady_clock::now();
-    EPS_ASSIGN_OR_RETURN(const PullTiming timing, get(part));
-    clock_.Pulled(begin, timing.version_wait_seconds, std::chrono::steady_clock::now());
+    const absl::StatusOr<PullTiming> timing = get(part);
+    if (!timing.ok()) {
+      return Annotate(timing.status(), absl::StrCat("pull of blob ", model_.blob(part.blob).name, ", version ",
+                                                    pass.weights.version.value()));
+    }
+    clock_.Pulled(begin, timing->version_wait_seconds, std::chrono::steady_clock::now());
   }
   return absl::OkStatus();
 }

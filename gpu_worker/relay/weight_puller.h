@@ -41,7 +41,7 @@ class WeightPuller {
 
   // group: null where pass.group is; it ends where a pull fails. All must live until the in-stream is idle.
   //
-  // Errors: (in the stream) the first of the transport's, which says of what blob and version, the group's and the device's
+  // Errors: (in the stream) the first of the transport's, with blob and version, the group's and the device's
   void Enqueue(const RelayStep& step, const PassContext& pass, Group* group);
 
  private:

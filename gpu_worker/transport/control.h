@@ -101,8 +101,9 @@ using Order = std::variant<Assignment, InferOrder, FinishOrder, ChoicesOrder, Fo
 //          The destructor sends what was reported and not sent yet, and waits for that as long as the daemon does not read
 //          it and the stream holds, then up to a second for the daemon's own end of the stream. After Cancel, or on a stream
 //          that has failed, there is nothing to wait for
-// Errors:  once the stream has failed every Next gives its first error: UNAVAILABLE the daemon is gone · NOT_FOUND the
-//          lease ran out · INVALID_ARGUMENT an order that makes no sense, naming the field · Cancel's reason
+// Errors:  once the stream has failed Next gives the orders that came before, then its first error: UNAVAILABLE the
+//          daemon is gone · NOT_FOUND the lease ran out · INVALID_ARGUMENT an order that makes no sense, naming the field ·
+//          Cancel's reason
 class Control {
  public:
   virtual ~Control() = default;

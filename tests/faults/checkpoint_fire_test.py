@@ -82,6 +82,18 @@ class HangingDiskTest(ByHandTest):
         verify(latest_checkpoint(out))
         self.assertGreaterEqual(latest_checkpoint(out).name, before.name)
 
+    def test_a_failed_run_ends_though_its_disk_hangs_as_it_keeps_why(self):
+        diverges = {"steps": 100, "optimizer": {"schedule": {"peak": 1e9, "final": 1e9}}, "checkpoint": {"every_steps": 0}}
+        out, trigger = self.work.out("run"), self.work.path / "trigger"
+        trigger.write_text("hang")
+        daemon = self.start("/usr/bin/env", f"LD_PRELOAD={io_error_library(self)}", f"EPS_IO_ERROR={trigger}",
+                            BIN / "eps_server", "--run", self.work.spec(diverges), "--out", out)
+        self.start_worker(endpoints(daemon, out, log=self.logs[daemon])["grpc"])
+        self.assertEqual(daemon.wait(timeout=60 * TIME_SCALE), 1)
+        self.assertIn("not finite", self.log(daemon))
+        self.assertIn("ended_with_work_under_way", self.log(daemon))
+        self.assertTrue((self.work.path / "trigger.hangs").exists())
+
 
 @alone
 class FireTest(SystemTest):

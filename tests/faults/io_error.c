@@ -1,5 +1,5 @@
 // Preloaded into a program under test: while the file that EPS_IO_ERROR names is there, the calls whose names stand in it
-// fail with EIO on a checkpoint that is being written. A disk that breaks, without breaking one. Where "hang" stands in it
+// fail with EIO on a checkpoint, or a failure.json, that is being written. A disk that breaks, without breaking one. Where "hang" stands in it
 // fsync does not come back; EPS_IO_ERROR with .hangs behind it is made first.
 
 #define _GNU_SOURCE
@@ -13,7 +13,7 @@
 #include <unistd.h>
 
 static int Fails(const char* call, const char* path) {
-  if (strstr(path, ".tmp-step-") == NULL) return 0;
+  if (strstr(path, ".tmp-step-") == NULL && strstr(path, "failure.json.tmp.") == NULL) return 0;
   const char* trigger = getenv("EPS_IO_ERROR");
   FILE* file = trigger == NULL ? NULL : fopen(trigger, "re");
   if (file == NULL) return 0;

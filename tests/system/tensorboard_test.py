@@ -54,7 +54,7 @@ def scalars(path):
 
 class TensorboardTest(SystemTest):
     def test_each_sitting_leaves_its_steps_and_evaluations(self):
-        spec = self.work.spec({"evaluation": {"held_out": 0.1, "every_steps": 5}, "steps": 40}, name="drawn.json")
+        spec = self.work.spec({"evaluation": {"held_out": 0.1, "every_steps": 5}, "steps": 300}, name="drawn.json")
         out = self.work.out("run")
         self.interrupt(spec, out, 3, "--tensorboard")
         committed = committed_steps(out)

@@ -141,7 +141,8 @@ __device__ __forceinline__ void StorePack(const float (&values)[kPack], T* x, in
 
 // ---- Over a warp, lanes by halves: every lane gets the result. --------------------------------------------------------
 
-__device__ __forceinline__ float WarpSum(float x) {
+template <typename T>  // float or int
+__device__ __forceinline__ T WarpSum(T x) {
   EPS_UNROLL
   for (int distance = kWarpSize / 2; distance > 0; distance /= 2) x += __shfl_xor_sync(kWarpMask, x, distance);
   return x;

@@ -159,12 +159,6 @@ constexpr int kLossLanes = 16;  // row i goes to lane i mod 16; then the lanes i
 // way, whose losses then lie in shared memory for the lanes.
 constexpr int kLossThreads = 512, kRowsOfThread = 8, kRowsAtOnce = kLossThreads * kRowsOfThread;
 
-__device__ __forceinline__ int WarpSum(int x) {
-  EPS_UNROLL
-  for (int distance = kWarpSize / 2; distance > 0; distance /= 2) x += __shfl_xor_sync(kWarpMask, x, distance);
-  return x;
-}
-
 __global__ void __launch_bounds__(kLossThreads) LossKernel(LossArgs args) {
   __shared__ double losses[kRowsAtOnce];
   int counted = 0, correct = 0;  // of this thread's rows
@@ -252,7 +246,7 @@ void SoftmaxChunkBackward(KernelQueue& queue, Dtype act, const SoftmaxChunkBackw
 }
 
 void Loss(KernelQueue& queue, const LossArgs& args) {
-  const int64_t threads = std::min<int64_t>(kLossThreads, CeilDiv(args.M, kWarpSize) * kWarpSize);
+  const int64_t threads = std::clamp<int64_t>(CeilDiv(args.M, kWarpSize) * kWarpSize, kWarpSize, kLossThreads);
   Launch(queue, "Loss", {.blocks_x = 1, .threads = static_cast<int>(threads)}, &LossKernel, args);
 }
 
