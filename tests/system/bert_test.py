@@ -123,8 +123,12 @@ class BertTest(SystemTest):
             done = run([str(EPS), "sample", "--checkpoint", str(checkpoint), "--in", str(texts)])
             self.assertEqual(done.returncode, 0, done.stderr)
             found[name] = [line.split("\t") for line in done.stdout.splitlines()]
-        self.assertEqual([line[0] for line in found["run"]], [line[0] for line in found["folder"]])
-        self.assertEqual(found["run"].pop(), [""], "a blank line has no class")
+        for name in found:
+            self.assertEqual(found[name].pop(), [""], "a blank line has no class")
+        # A folder is served in fp32, and a run in its own 16 bits: of two classes that are as likely either may be told.
+        for of_run, of_folder in zip(found["run"], found["folder"], strict=True):
+            self.assertAlmostEqual(float(of_run[1]), float(of_folder[1]), delta=0.03)
+            self.assertTrue(of_run[0] == of_folder[0] or float(of_run[1]) < 0.53, (of_run, of_folder))
         right = sum(language == line[0] for (language, _), line in zip(rows, found["run"], strict=True))
         self.assertGreater(right, 0.6 * len(rows))
         self.assertTrue(all(1 / 3 < float(line[1]) <= 1 for line in found["run"]))
