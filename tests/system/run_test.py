@@ -156,6 +156,7 @@ class CommandsTest(SystemTest):
     def test_of_a_daemon_that_hangs_it_is_said_that_it_lives(self):
         out = self.work.out("run")
         process = start_train(self.work.spec({"steps": 100000, "checkpoint": {"every_steps": 0}}), out)
+        self.addCleanup(lambda: (process.kill(), process.wait()))  # its daemon and worker end with it
         wait_for_steps(process, out, 3)
         daemon = children(process.pid, "eps_server")[0]
         address = json.loads((out / "endpoints.json").read_text())["grpc"]
