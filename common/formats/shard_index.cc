@@ -4,9 +4,9 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "common/base/json_keys.h"
 #include "common/base/json_text.h"
 #include "common/base/status_macros.h"
-#include "common/model/json_members.h"
 #include "nlohmann/json.hpp"
 
 namespace eps {
@@ -24,7 +24,7 @@ bool IsFileName(const std::string& name) {
 
 absl::StatusOr<ShardIndex> ParseShardIndex(absl::string_view text) {
   EPS_ASSIGN_OR_RETURN(const nlohmann::json index, ParseJson(text, kMaxDepth));
-  EPS_RETURN_IF_ERROR(CheckMembersOnce(text));
+  EPS_RETURN_IF_ERROR(CheckKeysOnce(text));
   const auto map = index.find("weight_map");
   if (map == index.end() || !map->is_object()) return absl::InvalidArgumentError("no object weight_map");
   if (map->empty()) return absl::InvalidArgumentError("weight_map names no tensor");

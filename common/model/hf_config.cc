@@ -5,11 +5,11 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "common/base/json_keys.h"
 #include "common/base/json_text.h"
 #include "common/base/status_macros.h"
 #include "common/model/families.h"
 #include "common/model/hf_json.h"
-#include "common/model/json_members.h"
 #include "nlohmann/json.hpp"
 
 namespace eps {
@@ -83,7 +83,7 @@ std::string Dump(const json& object) { return object.dump(2, ' ', false, json::e
 
 absl::StatusOr<ModelConfig> ModelConfigFromJson(const std::string& text) {
   EPS_ASSIGN_OR_RETURN(const json object, ParseJson(text, kMaxDepth));
-  EPS_RETURN_IF_ERROR(CheckMembersOnce(text));
+  EPS_RETURN_IF_ERROR(CheckKeysOnce(text));
   return FromObject(object);
 }
 

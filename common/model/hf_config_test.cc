@@ -355,7 +355,7 @@ TEST(HfConfigTest, AMemberThatIsThereTwiceIsNamed) {
   const std::string with = config.substr(0, config.size() - 1);
   EXPECT_THAT(ModelConfigFromJson(with + R"(, "vocab_size": 98})"), StatusIs(kInvalid, "vocab_size: given twice"));
   EXPECT_THAT(ModelConfigFromJson(with + R"(, "other": [{"a": 1, "b": {"c": 1, "c": 1}}]})"),
-              StatusIs(kInvalid, "other.b.c: given twice"));
+              StatusIs(kInvalid, "other[0].b.c: given twice"));
   EXPECT_OK(ModelConfigFromJson(with + R"(, "other": [{"a": 1}, {"a": 1, "vocab_size": "vocab_size"}]})").status());
 }
 
