@@ -13,6 +13,9 @@ import xml.dom.minidom
 from eps_run import (EPS, ROOT, TIME_SCALE, SystemTest, children, committed_steps, latest_checkpoint, run, start_train,
                      summary, train, train_command, wait_for_steps)
 
+# Ended by its case, with no checkpoints but those it asks for, which newer ones would have removed again.
+ENDLESS = {"steps": 1_000_000, "checkpoint": {"every_steps": 0}}
+
 
 class RunFolderTest(SystemTest):
     def test_a_run_leaves_what_the_contract_says(self):
@@ -102,7 +105,7 @@ class CommandsTest(SystemTest):
 
     def test_a_folder_whose_name_is_not_utf8_is_answered_for_as_any_other(self):
         out = self.work.path / os.fsdecode(b"run-\xff")
-        process = self.start_endless(self.work.spec({"steps": 1_000_000}), out)
+        process = self.start_endless(self.work.spec(ENDLESS), out)
         wait_for_steps(process, out, 3)
         written = subprocess.run([EPS, "checkpoint", "--out", out], capture_output=True, timeout=60 * TIME_SCALE)
         self.assertEqual(written.returncode, 0, written.stderr)
@@ -342,7 +345,7 @@ class CommandsTest(SystemTest):
         self.assertNotIn("step 0", stopped.stderr)
 
     def test_a_checkpoints_path_is_one_for_who_asks_wherever_the_daemon_was_started(self):
-        spec, out = self.work.spec({"steps": 1_000_000}), self.work.out("run")
+        spec, out = self.work.spec(ENDLESS), self.work.out("run")
         process = subprocess.Popen(train_command(spec, "run"), cwd=self.work.path, stdin=subprocess.DEVNULL,
                                    stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         self.addCleanup(self.end_if_running, process)
