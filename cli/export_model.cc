@@ -27,6 +27,7 @@
 #include "common/formats/model_folder.h"
 #include "common/model/hf_config.h"
 #include "common/model/model_spec.h"
+#include "common/numeric/bf16.h"
 #include "common/numeric/fp16.h"
 #include "common/tensor/dtype.h"
 
@@ -81,9 +82,7 @@ void Say(const std::string& out, const Export& made) {
 // As the writer of a folder rounds.
 float Rounded(float value, const std::string& dtype) {
   if (dtype == "F32" || std::isnan(value)) return value;
-  if (dtype == "F16") return ToFloat(ToFp16(value));
-  const uint32_t bits = std::bit_cast<uint32_t>(value);
-  return std::bit_cast<float>((bits + 0x7FFFu + ((bits >> 16) & 1u)) & 0xFFFF0000u);
+  return dtype == "F16" ? ToFloat(ToFp16(value)) : ToFloat(ToBf16TiesToEven(value));
 }
 
 bool IsSame(float a, float b) { return std::bit_cast<uint32_t>(a) == std::bit_cast<uint32_t>(b); }

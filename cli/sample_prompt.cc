@@ -1,6 +1,5 @@
 #include "cli/sample_prompt.h"
 
-#include <algorithm>
 #include <iterator>
 #include <optional>
 #include <utility>
@@ -21,8 +20,10 @@
 #include "common/corpus/json_line.h"
 #include "common/corpus/jsonl.h"
 #include "common/corpus/line_reader.h"
+#include "common/corpus/model_vocabulary.h"
 #include "common/corpus/text_marks.h"
 #include "common/spec/run_config.h"
+#include "common/tokenizer/tokenizer_file.h"
 
 namespace eps::cli {
 namespace {
@@ -46,22 +47,19 @@ DocumentMarkOptions MarkOptions(const ModelTokenizer& model) {
   return {.chat_template = model.chat_template, .settings = model.settings};
 }
 
-// Tokens that end a text or a turn, in whatever form the model was taught to end them.
+// Tokens that end a text or a turn, in whatever form the model was taught to end them. What its settings do not name is a
+// special token, or it would be plain text, as Qwen's "</s>".
 std::set<int32_t> KnownEnds(const ModelTokenizer& model) {
   std::vector<std::string> spellings(std::begin(kEndsOfText), std::end(kEndsOfText));
   spellings.insert(spellings.end(), {"<|im_end|>", "<|eot_id|>"});
-  if (model.settings.eos_token) spellings.push_back(*model.settings.eos_token);
   std::set<int32_t> ends;
   for (const std::string& spelling : spellings) {
-    if (const std::optional<int32_t> id = model.tokenizer->TokenId(spelling)) ends.insert(*id);
+    const std::optional<int32_t> id = model.tokenizer->TokenId(spelling);
+    if (id && model.tokenizer->IsSpecial(*id)) ends.insert(*id);
   }
+  const std::string told = model.settings.eos_token.value_or("");
+  if (const auto id = told.empty() ? std::nullopt : model.tokenizer->TokenId(told)) ends.insert(*id);
   return ends;
-}
-
-bool IsTrainedOnBytes(const RunConfig& run) {
-  const std::vector<DataSource> sources = run.all_sources();
-  return std::all_of(sources.begin(), sources.end(),
-                     [](const DataSource& source) { return source.data.tokenizer == TokenForm::kBytes; });
 }
 
 // By which template the run wrote its conversations.
@@ -77,7 +75,7 @@ std::string TemplateOf(const RunConfig& run, const ModelSource& source) {
 // Where the tokenizer is, as OpenModelTokenizer says; "": nowhere.
 std::string TokenizerPath(const std::string& folder, const ModelSource& source, const Manifest* manifest) {
   if (HasTokenizerFile(folder)) return folder;
-  if (manifest != nullptr && IsTrainedOnBytes(manifest->run)) return "bytes";
+  if (manifest != nullptr && manifest->run.is_of_bytes()) return "bytes";
   return source.tokenizer_path;
 }
 
@@ -95,13 +93,16 @@ absl::StatusOr<ModelTokenizer> OpenModelTokenizer(const std::string& told, const
   }
   EPS_ASSIGN_OR_RETURN(ModelTokenizer model, Load(path));
   if (manifest.ok()) model.chat_template = TemplateOf(manifest->run, source);
-  if (model.tokenizer->vocab() <= vocab) return model;
-  return absl::InvalidArgumentError(absl::StrCat("--tokenizer: ", path, " has ids up to ", model.tokenizer->vocab() - 1,
-                                                 ", the model a vocabulary of ", vocab));
+  model.vocab = vocab;
+  const absl::Status fits = CheckModelHasMost(*model.tokenizer, vocab);
+  if (fits.ok()) return model;
+  return absl::InvalidArgumentError(absl::StrCat("--tokenizer: ", path, " ", fits.message()));
 }
 
-SamplePrompt PromptOfText(const ModelTokenizer& model, absl::string_view text) {
-  return {.ids = model.tokenizer->Encode(text, Tokenizer::Specials::kAsTokens), .ends = KnownEnds(model)};
+absl::StatusOr<SamplePrompt> PromptOfText(const ModelTokenizer& model, absl::string_view text) {
+  SamplePrompt prompt{.ids = model.tokenizer->Encode(text, Tokenizer::Specials::kAsTokens), .ends = KnownEnds(model)};
+  EPS_RETURN_IF_ERROR_WITH(CheckModelHas(prompt.ids, model.vocab, *model.tokenizer), "--prompt");
+  return prompt;
 }
 
 absl::StatusOr<SamplePrompt> PromptOfChat(const ModelTokenizer& model, absl::Span<const ChatMessage> messages,
@@ -109,7 +110,9 @@ absl::StatusOr<SamplePrompt> PromptOfChat(const ModelTokenizer& model, absl::Spa
   EPS_ASSIGN_OR_RETURN(const DocumentMarks marks,
                        ChooseDocumentMarks(MarkOptions(model), CorpusContent::kConversations, *model.tokenizer));
   absl::StatusOr<ChatPrompt> chat = MakeChatPrompt(marks, messages, thoughts);
-  if (!chat.ok()) return file.empty() ? chat.status() : Annotate(chat.status(), file);
+  absl::Status status = chat.status();
+  if (status.ok()) status = CheckModelHas(chat->ids, model.vocab, *model.tokenizer);
+  if (!status.ok()) return file.empty() ? status : Annotate(status, file);
   SamplePrompt prompt{.ids = std::move(chat->ids), .ends = KnownEnds(model)};
   if (chat->end_of_turn) prompt.ends.insert(*chat->end_of_turn);
   return prompt;
@@ -134,6 +137,7 @@ absl::StatusOr<std::vector<int32_t>> PromptOfClassifier(const ModelTokenizer& mo
     ids[static_cast<size_t>(context - 1)] = ids.back();  // which ends the text
     ids.resize(static_cast<size_t>(context));
   }
+  EPS_RETURN_IF_ERROR(CheckModelHas(ids, model.vocab, *model.tokenizer));
   return ids;
 }
 

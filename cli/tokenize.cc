@@ -45,6 +45,11 @@ constexpr char kTemplate[] = "--template";
 constexpr char kCount[] = "--count";
 constexpr char kSkipBadLines[] = "--skip-bad-lines";
 constexpr char kSeparator[] = "--separator";
+constexpr char kSpecialTokens[] = "--special-tokens";
+constexpr char kNoHeader[] = "--no-header";
+constexpr char kTextColumn[] = "--text-column";
+constexpr char kSecondTextColumn[] = "--second-text-column";
+constexpr char kLabelColumn[] = "--label-column";
 
 struct TokenizeFlags {
   std::string tokenizer;
@@ -139,7 +144,10 @@ absl::Status CheckFlags(const CLI::App& command, const TokenizeFlags& flags) {
   };
   for (const Use& use :
        {Use{kTemplate, has_jsonl, "JSONL"}, Use{kCount, has_jsonl, "JSONL"},
-        Use{kSkipBadLines, has_jsonl || has_table, "JSONL or a table"}, Use{kSeparator, has_text, "plain text"}}) {
+        Use{kSkipBadLines, has_jsonl || has_table, "JSONL or a table"}, Use{kSeparator, has_text, "plain text"},
+        Use{kSpecialTokens, has_text || has_jsonl, "plain text or JSONL"}, Use{kNoHeader, has_table, "a table"},
+        Use{kTextColumn, has_table, "a table"}, Use{kSecondTextColumn, has_table, "a table"},
+        Use{kLabelColumn, has_table, "a table"}}) {
     if (command.count(use.flag) == 0 || use.has_use) continue;
     return absl::InvalidArgumentError(absl::StrCat(use.flag, ": given, but no file of --in is ", use.of_what,
                                                    "; --format says what they are where their names do not"));
@@ -237,7 +245,7 @@ void AddFlags(CLI::App& command, TokenizeFlags& flags) {
       ->check(CLI::IsMember({"answers", "all"}))
       ->capture_default_str();
   command
-      .add_option("--special-tokens", flags.specials,
+      .add_option(kSpecialTokens, flags.specials,
                   "What spellings of special tokens in texts and messages are; as tokens, they can end a turn")
       ->check(CLI::IsMember({"as-text", "as-tokens"}))
       ->capture_default_str();
@@ -249,12 +257,11 @@ void AddFlags(CLI::App& command, TokenizeFlags& flags) {
           kSeparator, [&options](const std::string& line) { options.separator = line; },
           "Of text: the line between two documents, '' where it is an empty one; else a file is one")
       ->type_name("LINE");
-  command.add_flag("!--no-header", options.columns.has_header,
+  command.add_flag(absl::StrCat("!", kNoHeader), options.columns.has_header,
                    "Of TSV: the first line is a row, and columns are called 1, 2, ...");
-  command.add_option("--text-column", options.columns.text, "Of TSV; else as the tasks of GLUE name it")
-      ->type_name("NAME");
-  command.add_option("--second-text-column", options.columns.second_text, "Of TSV, for pairs")->type_name("NAME");
-  command.add_option("--label-column", options.columns.label, "Of TSV: whole numbers, or names of classes")
+  command.add_option(kTextColumn, options.columns.text, "Of TSV; else as the tasks of GLUE name it")->type_name("NAME");
+  command.add_option(kSecondTextColumn, options.columns.second_text, "Of TSV, for pairs")->type_name("NAME");
+  command.add_option(kLabelColumn, options.columns.label, "Of TSV: whole numbers, or names of classes")
       ->type_name("NAME");
   command.add_option("--bos", flags.bos, "The token that begins a document, or none; else the tokenizer's")
       ->type_name("TOKEN");

@@ -7,6 +7,7 @@
 #include <cstdio>
 #include <filesystem>
 #include <map>
+#include <memory>
 #include <optional>
 #include <system_error>
 #include <utility>
@@ -22,7 +23,9 @@
 #include "common/checkpoint/checkpoint_directory.h"
 #include "common/checkpoint/checkpoint_files.h"
 #include "common/checkpoint/manifest.h"
+#include "common/checkpoint/mark_ids.h"
 #include "common/corpus/corpus_sources.h"
+#include "common/tokenizer/tokenizer.h"
 #include "nlohmann/json.hpp"
 
 namespace eps {
@@ -93,11 +96,18 @@ absl::StatusOr<ModelFiles> ReadTokenizerFiles(const std::string& path) {
   return ModelFiles();
 }
 
+// The ids in the model's files are of its own tokenizer. One of the two that is not known here is compared with nothing.
+void ForgetOtherMarks(const std::string& own, const std::string& told, ModelFiles& files) {
+  const absl::StatusOr<std::unique_ptr<Tokenizer>> was = LoadTokenizer(own), now = LoadTokenizer(told);
+  if (was.ok() && now.ok()) ForgetMarksOfOther(**was, **now, files);
+}
+
 // Puts the tokenizer in `path` in the place of the model's own, with all of its files.
 absl::Status ReplaceTokenizer(const std::string& path, ModelSource& source) {
   const absl::StatusOr<ModelFiles> files = ReadTokenizerFiles(path);
   EPS_RETURN_IF_ERROR_WITH(files.status(), "data.tokenizer_path");
   if (!HasTokenizer(*files)) return absl::OkStatus();
+  if (!source.tokenizer_path.empty()) ForgetOtherMarks(source.tokenizer_path, path, source.files);
   for (const char* name : TokenizerFileNames()) {
     source.files.erase(name);
     if (const auto found = files->find(name); found != files->end()) source.files.insert(*found);
@@ -105,6 +115,12 @@ absl::Status ReplaceTokenizer(const std::string& path, ModelSource& source) {
   source.place = absl::StrCat(source.place, source.place.empty() ? "" : " and ", path);
   source.tokenizer_path = path;
   return absl::OkStatus();
+}
+
+// A run on bytes makes no token of the model's: with its tokenizer an export would be read as what it is not.
+void LeaveTokenizerOut(ModelSource& source) {
+  for (const char* name : TokenizerFileNames()) source.files.erase(name);
+  source.tokenizer_path.clear();
 }
 
 absl::Status WriteSource(const ModelSource& source, const std::string& folder) {
@@ -187,6 +203,7 @@ absl::StatusOr<ModelSource> ReadModelSource(const RunConfig& run) {
     EPS_RETURN_IF_ERROR_WITH(of_model.status(), "model.from");
     source = *std::move(of_model);
   }
+  if (run.is_of_bytes()) LeaveTokenizerOut(source);
   if (const std::string tokenizer = TokenizerPathOf(run); !tokenizer.empty() && tokenizer != run.model_from) {
     EPS_RETURN_IF_ERROR(ReplaceTokenizer(tokenizer, source));
   }
@@ -217,9 +234,14 @@ absl::Status KeepModelSource(const ModelSource& source, const std::string& run_f
 absl::StatusOr<ModelSource> FindModelSource(const std::string& folder) {
   if (!IsStepFolder(folder)) return ReadFolder(folder);
   const std::optional<std::string> run = RunFolderOf(folder);
-  if (run && HoldsModelSource(*run)) return ReadKept(ModelSourceFolder(*run));
-  EPS_ASSIGN_OR_RETURN(const Manifest manifest, ReadManifest(folder));
-  EPS_ASSIGN_OR_RETURN(ModelSource source, ReadModelSource(manifest.run));
+  const absl::StatusOr<Manifest> manifest = ReadManifest(folder);
+  if (run && HoldsModelSource(*run)) {
+    EPS_ASSIGN_OR_RETURN(ModelSource kept, ReadKept(ModelSourceFolder(*run)));
+    if (manifest.ok() && manifest->run.is_of_bytes()) LeaveTokenizerOut(kept);  // which earlier versions kept
+    return kept;
+  }
+  EPS_RETURN_IF_ERROR(manifest.status());
+  EPS_ASSIGN_OR_RETURN(ModelSource source, ReadModelSource(manifest->run));
   return source.files.empty() ? ModelSource() : source;
 }
 

@@ -13,8 +13,10 @@
 #include "common/spec/run_config.h"
 #include "common/testing/status_matchers.h"
 #include "common/testing/temp_dir.h"
+#include "common/tokenizer/example_tokenizers.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "nlohmann/json.hpp"
 
 namespace eps {
 namespace {
@@ -36,6 +38,7 @@ class ModelSourceTest : public ::testing::Test {
     Write("model/README.md", "text");
     EXPECT_OK(MakeDirs(run_folder()));
     run_.model_from = dir_.File("model");
+    run_.data = {.path = "text.txt", .tokenizer = TokenForm::kModel, .tokenizer_path = run_.model_from};
   }
 
   void Write(const std::string& name, const std::string& bytes) {
@@ -127,7 +130,7 @@ TEST_F(ModelSourceTest, BadLinesInFrontOfTheConversationsAreSkippedWhereTheRunSk
 TEST_F(ModelSourceTest, WhatAnEarlierRunLeftThereIsReplacedWithAllOfItsFiles) {
   ASSERT_OK(Keep());
   Write("second/config.json", R"({"of": "the second"})");
-  run_.model_from = dir_.File("second");
+  run_.model_from = run_.data.tokenizer_path = dir_.File("second");
   ASSERT_OK(Keep());
   EXPECT_EQ(FindModelSource(Checkpoint())->files, (ModelFiles{{"config.json", R"({"of": "the second"})"}}));
 
@@ -185,7 +188,49 @@ TEST_F(ModelSourceTest, WhatAKilledProcessLeftHalfWrittenIsReplaced) {
   EXPECT_FALSE(std::filesystem::exists(dir_.File("run/.tmp-source")));
 }
 
+TEST_F(ModelSourceTest, ARunOnBytesHasNoTokenizerWhateverItsModelHad) {
+  ASSERT_OK(Keep());  // as an earlier version did
+  run_.data = {.path = "text.txt"};
+  const ModelFiles want = {{"config.json", "{}"}, {"generation_config.json", "1"}};
+  ASSERT_OK_AND_ASSIGN(const ModelSource earlier, FindModelSource(CheckpointOfRun()));
+  EXPECT_EQ(earlier.files, want);
+  EXPECT_EQ(earlier.tokenizer_path, "");
+  ASSERT_OK_AND_ASSIGN(const ModelSource source, ReadModelSource(run_));
+  EXPECT_EQ(source.files, want);
+  EXPECT_EQ(source.tokenizer_path, "");
+
+  const DataConfig text = {.path = "a.txt", .tokenizer = TokenForm::kModel, .tokenizer_path = run_.model_from};
+  run_.sources = {{.data = run_.data}, {.data = text}};
+  EXPECT_EQ(ReadModelSource(run_)->files.at("tokenizer.json"), "own") << "it makes some of the tokens";
+}
+
+TEST_F(ModelSourceTest, IdsOfMarksThatAnotherTokenizerSpellsOtherwiseAreLeftOut) {
+  const std::string config = R"({"n_layer": 2, "eos_token_id": [260, 3], "layer_norm_epsilon": 1e-05})";
+  Write("model/tokenizer.json", ByteLevelJson());
+  Write("model/config.json", config);
+  Write("model/generation_config.json", R"({"bos_token_id": 260})");
+  // The same with a token more.
+  std::string more = ByteLevelJson();
+  more.insert(more.find("{\"id\":260"), R"({"id":262,"content":"<pad>","special":true},)");
+  Write("more/tokenizer.json", more);
+  run_.data.tokenizer_path = dir_.File("more");
+  ASSERT_OK_AND_ASSIGN(const ModelSource same, ReadModelSource(run_));
+  EXPECT_EQ(same.files.at("tokenizer.json"), more);
+  EXPECT_EQ(same.files.at("config.json"), config);
+  EXPECT_TRUE(same.files.contains("generation_config.json"));
+
+  Write("other/tokenizer.json", WordPieceJson());
+  run_.data.tokenizer_path = dir_.File("other");
+  ASSERT_OK_AND_ASSIGN(const ModelSource other, ReadModelSource(run_));
+  EXPECT_EQ(other.files.at("tokenizer.json"), WordPieceJson());
+  EXPECT_FALSE(other.files.contains("generation_config.json"));
+  EXPECT_EQ(nlohmann::json::parse(other.files.at("config.json")),
+            nlohmann::json::parse(R"({"n_layer": 2, "layer_norm_epsilon": 1e-05, "bos_token_id": null,
+                                      "eos_token_id": null, "pad_token_id": null})"));
+}
+
 TEST_F(ModelSourceTest, ARunFromNothingKeepsNothing) {
+  run_.data = {.path = "text.txt"};
   run_.model_from.clear();
   ASSERT_OK(Keep());
   EXPECT_FALSE(std::filesystem::exists(run_folder() + "/source"));
@@ -207,6 +252,7 @@ TEST_F(ModelSourceTest, ARunThatBeginsWithAnothersCheckpointHasWhatThatOneKept) 
   ASSERT_OK(Keep());
   RunConfig next;
   next.model_from = CheckpointOfRun();
+  next.data = {.path = "text.txt", .tokenizer = TokenForm::kModel, .tokenizer_path = next.model_from};
   Write("run/checkpoints/step-00000004/config.json", "{\"eos_token_id\": null}");
   ASSERT_OK_AND_ASSIGN(const ModelSource source, ReadModelSource(next));
   EXPECT_EQ(source.place, run_folder() + "/source");

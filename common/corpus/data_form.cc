@@ -11,7 +11,9 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
 #include "common/base/file_util.h"
+#include "common/base/git_lfs.h"
 #include "common/base/status_macros.h"
 
 namespace eps {
@@ -49,8 +51,7 @@ constexpr Signature kSignatures[] = {
     {Bytes("ARROW1"), "Arrow", kToText},
     {Bytes("\xff\xff\xff\xff"), "a stream of Arrow", kToText},
     {Bytes("%PDF-"), "a PDF", kToText},
-    {Bytes("version https://git-lfs.github.com/spec/"), "a pointer of Git LFS, and not the file itself",
-     "run `git lfs pull`"},
+    {kGitLfsPointer, "a pointer of Git LFS, and not the file itself", "run `git lfs pull`"},
 };
 
 // Null: it begins like none of them.
@@ -131,6 +132,7 @@ absl::StatusOr<std::string> ReadBeginning(const std::string& path) {
 }
 
 absl::Status CheckBeginning(DataForm form, absl::string_view beginning) {
+  beginning = absl::StripPrefix(beginning, "\xEF\xBB\xBF");  // a byte order mark, which is no part of a text
   if (form == DataForm::kTokenIds) return CheckTokenIds(beginning);
   if (const Signature* signature = FindSignature(beginning); signature != nullptr) {
     return LooksLike(signature->name, signature->what_to_do);

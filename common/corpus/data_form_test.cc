@@ -63,6 +63,17 @@ TEST(DataFormTest, JsonIsNoPlainText) {
   }
 }
 
+TEST(DataFormTest, AByteOrderMarkIsNoPartOfWhatItLooksLike) {
+  const string mark = "\xef\xbb\xbf";
+  EXPECT_THAT(CheckBeginning(DataForm::kText, mark + "{\"text\": 1}"),
+              StatusIs(kInvalid, "is JSON by its first bytes"));
+  EXPECT_THAT(CheckBeginning(DataForm::kJsonl, mark + "[\n  {\"text\": \"a\"}\n]"),
+              StatusIs(kInvalid, "is a JSON array"));
+  EXPECT_OK(CheckBeginning(DataForm::kJsonl, mark + "{\"text\": \"a\"}\n"));
+  EXPECT_OK(CheckBeginning(DataForm::kText, mark + "text"));
+  EXPECT_OK(CheckBeginning(DataForm::kText, mark));
+}
+
 TEST(DataFormTest, JsonOfSeveralLinesIsNoJsonl) {
   EXPECT_OK(CheckBeginning(DataForm::kJsonl, "\n{\"text\": \"a\"}\n{}"));
   EXPECT_THAT(CheckBeginning(DataForm::kJsonl, "[\n  {\"text\": \"a\"}\n]"), StatusIs(kInvalid, "is a JSON array"));

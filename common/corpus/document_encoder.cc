@@ -7,12 +7,18 @@
 #include "common/base/status_macros.h"
 #include "common/base/utf8.h"
 #include "common/corpus/line_reader.h"
+#include "common/corpus/model_vocabulary.h"
 
 namespace eps {
 namespace {
 
 void Append(std::vector<int32_t>& ids, const std::vector<int32_t>& more) {
   ids.insert(ids.end(), more.begin(), more.end());
+}
+
+// Where a line is, or a piece of text, which has no number.
+std::string PlaceOf(const TextLine& line) {
+  return line.number == 0 ? absl::StrCat("byte offset ", line.offset_bytes) : LinePlace(line);
 }
 
 // A tokenizer of bytes does; one of text replaces what is none.
@@ -86,6 +92,10 @@ absl::Status DocumentEncoder::EncodeUnit(const CorpusBatch& batch, const CorpusU
       break;
     }
   }
+  // Of the whole run, and not of a line that could be skipped.
+  if (options_.vocab > 0) {
+    EPS_RETURN_IF_ERROR_WITH(CheckModelHas(ids, options_.vocab, *options_.tokenizer), PlaceOf(line));
+  }
   encoded.num_tokens = static_cast<int64_t>(ids.size());
   EPS_RETURN_IF_ERROR(AppendTokens(ids, options_.token_bytes, out.tokens));
   out.units.push_back(std::move(encoded));
@@ -106,9 +116,7 @@ void DocumentEncoder::NoteReplaced(const CorpusSource& source, const TextLine& w
     if (!step.is_well_formed && notes.replaced_bytes == 0) {
       TextLine place = whole;
       place.offset_bytes += part.data() + at - whole.text.data();
-      const bool is_piece = whole.number == 0;
-      notes.first_replaced = absl::StrCat(
-          "\"", source.path, "\": ", is_piece ? absl::StrCat("byte offset ", place.offset_bytes) : LinePlace(place));
+      notes.first_replaced = absl::StrCat("\"", source.path, "\": ", PlaceOf(place));
     }
     if (!step.is_well_formed) notes.replaced_bytes += static_cast<int64_t>(step.num_bytes);
     at += step.num_bytes;

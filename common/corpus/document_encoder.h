@@ -62,13 +62,14 @@ class DocumentEncoder {
     Tokenizer::Specials specials = Tokenizer::Specials::kAsText;  // of texts and conversations
     bool skips_bad_lines = false;                                 // of JSONL and TSV
     int token_bytes = 2;
+    int64_t vocab = 0;  // of the model that the tokens are for; 0: of none that is known
     // Where the tokenizer has them, [CLS] and [SEP]: texts with classes are then BERT's, [CLS] a [SEP] b [SEP].
     std::optional<int32_t> cls;
     std::optional<int32_t> sep;
   };
   explicit DocumentEncoder(const Options& options);
 
-  // Errors: INVALID_ARGUMENT naming file, line and offset · INTERNAL an id that is too large for its bytes
+  // Errors: INVALID_ARGUMENT naming file, line and offset, also of a token that the model has not · INTERNAL an id that is too large for its bytes
   absl::StatusOr<EncodedBatch> Encode(const CorpusBatch& batch) const;
 
  private:

@@ -68,6 +68,18 @@ TEST(DocumentMarksTest, ConversationsOfPlainBeginAsTextAndTheirAnswersEndSo) {
   EXPECT_EQ(marks.chat->end_of_turn(), 257);
 }
 
+TEST(DocumentMarksTest, AFamiliesMarkThatIsPlainTextHereIsNone) {
+  const FakeTokenizer tokenizer({.specials = {"<|end_of_text|>"}, .words = {"<s>", "<|endoftext|>"}});
+  EXPECT_EQ(Around({}, CorpusContent::kText, tokenizer), "- {<|end_of_text|>}");
+  EXPECT_EQ(Around({.settings = {.bos_token = "<s>"}}, CorpusContent::kText, tokenizer), "<s> {<|end_of_text|>}");
+}
+
+TEST(DocumentMarksTest, WithoutSettingsATextBeginsAsTheTokenizerPutsIt) {
+  const FakeTokenizer tokenizer({.specials = {"<s>", "</s>"}, .puts_in_front = false});
+  EXPECT_EQ(Around({}, CorpusContent::kText, tokenizer), "- {</s>}");
+  EXPECT_EQ(Around({.settings = {.adds_bos = true}}, CorpusContent::kText, tokenizer), "{<s>} {</s>}");
+}
+
 TEST(DocumentMarksTest, TextsOfABertLieBetweenClsAndSep) {
   const FakeTokenizer tokenizer = WithSpecials({"[CLS]", "[SEP]", "<x>"});
   EXPECT_EQ(Around({}, CorpusContent::kText, tokenizer), "{[CLS]} {[SEP]}");

@@ -27,6 +27,7 @@ class FakeTokenizer final : public Tokenizer {
     bool puts_space_before = false;  // as SentencePiece does: " a" is a token of its own then, spelled U+2581 a
     int64_t vocab = 0;               // 0: no more than there is
     bool replaces_no_text = false;   // bytes that are no UTF-8 become U+FFFD, as with every tokenizer of text
+    bool puts_in_front = true;
   };
   FakeTokenizer() : FakeTokenizer(Options()) {}
   explicit FakeTokenizer(Options options) : options_(std::move(options)) {}
@@ -97,6 +98,7 @@ class FakeTokenizer final : public Tokenizer {
   }
 
   bool IsSpecial(int32_t id) const override { return id >= 256 && id < space_a(); }
+  bool PutsInFront(absl::string_view /*token*/) const override { return options_.puts_in_front; }
   int64_t CountSpecials(absl::string_view text) const override {
     const std::vector<int32_t> ids = Encode(text, Specials::kAsTokens);
     return std::count_if(ids.begin(), ids.end(), [this](int32_t id) { return IsSpecial(id); });

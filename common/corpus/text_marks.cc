@@ -1,13 +1,17 @@
 #include "common/corpus/text_marks.h"
 
+#include <cstdint>
+#include <optional>
+
 #include "absl/types/span.h"
 
 namespace eps {
 namespace {
 
+// Of those that are special tokens: a vocabulary may have the same letters as a token of plain text, as Qwen's has "<s>".
 std::string FirstOf(absl::Span<const char* const> spellings, const Tokenizer& tokenizer) {
   for (const char* spelling : spellings) {
-    if (tokenizer.TokenId(spelling)) return spelling;
+    if (const std::optional<int32_t> id = tokenizer.TokenId(spelling); id && tokenizer.IsSpecial(*id)) return spelling;
   }
   return "";
 }
@@ -21,9 +25,7 @@ std::string BosToken(const TokenizerSettings& settings, const Tokenizer& tokeniz
 
 std::string BeginOfText(const TokenizerSettings& settings, const Tokenizer& tokenizer) {
   const std::string bos = BosToken(settings, tokenizer);
-  // Without settings a tokenizer that has the token is taken to be of a model that begins with it.
-  const bool begins = settings.adds_bos.value_or(!settings.bos_token || tokenizer.PutsInFront(bos));
-  return begins ? bos : "";
+  return settings.adds_bos.value_or(tokenizer.PutsInFront(bos)) ? bos : "";
 }
 
 std::string EndOfText(const TokenizerSettings& settings, const Tokenizer& tokenizer) {

@@ -12,10 +12,11 @@ namespace eps {
 inline constexpr const char* kEndsOfText[] = {"<|endoftext|>", "<|end_of_text|>", "</s>"};
 
 // The spelling of the model's bos_token, whether texts begin with it or not: what its settings say, else the first of
-// those that families use which the tokenizer has. "": none.
+// those that families use which is a special token of the tokenizer. "": none.
 std::string BosToken(const TokenizerSettings& settings, const Tokenizer& tokenizer);
 
-// The spellings of the tokens around a text, in the same way. "": none.
+// The spellings of the tokens around a text, in the same way; in front as the settings say, else as the tokenizer puts it
+// there. "": none.
 std::string BeginOfText(const TokenizerSettings& settings, const Tokenizer& tokenizer);
 std::string EndOfText(const TokenizerSettings& settings, const Tokenizer& tokenizer);
 

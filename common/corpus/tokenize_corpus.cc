@@ -12,13 +12,15 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "common/base/monotonic_clock.h"
 #include "common/base/mutex.h"
 #include "common/base/status_macros.h"
 #include "common/base/thread.h"
 #include "common/corpus/document_encoder.h"
 #include "common/corpus/document_marks.h"
+#include "common/corpus/model_vocabulary.h"
+#include "common/formats/document_index_writer.h"
 
 namespace eps {
 namespace {
@@ -113,10 +115,19 @@ absl::Status CheckOptions(const TokenizeOptions& options, const Tokenizer& token
     return absl::InvalidArgumentError(
         absl::StrCat("token_bytes: 2, must be 4 for a vocabulary of ", tokenizer.vocab()));
   }
-  struct stat info;
-  if (lstat(options.out.c_str(), &info) == 0) {
-    return absl::AlreadyExistsError(
-        absl::StrCat("\"", options.out, "\" is there already: remove it, or choose another name"));
+  // An index that is there may be of another token file, or one of the sources.
+  for (const std::string& out : {options.out, DocumentIndexPath(options.out)}) {
+    struct stat info;
+    if (lstat(out.c_str(), &info) != 0) continue;
+    return absl::AlreadyExistsError(absl::StrCat("\"", out, "\" is there already: remove it, or choose another name"));
+  }
+  return absl::OkStatus();
+}
+
+// Those that every document has at its ends; what stands within it is looked at as it is encoded.
+absl::Status CheckMarks(const DocumentMarks& marks, int64_t vocab, const Tokenizer& tokenizer) {
+  for (const auto& [option, id] : {std::pair("bos", marks.first), std::pair("eos", marks.last)}) {
+    if (id) EPS_RETURN_IF_ERROR_WITH(CheckModelHas({*id}, vocab, tokenizer), option);
   }
   return absl::OkStatus();
 }
@@ -180,7 +191,7 @@ class Relay {
       bytes_done_ += job.batch.source_bytes;
       jobs_.pop_front();
     }
-    const absl::Time now = absl::Now();
+    const absl::Duration now = SteadyNow();
     if (now - reported_ >= absl::FromChrono(kProgressInterval)) {
       report_(bytes_done_);
       reported_ = now;
@@ -197,7 +208,7 @@ class Relay {
   EncodeNotes notes_;
   std::deque<std::shared_ptr<Job>> jobs_;  // in order; more than any thread needs, so that none waits
   int64_t bytes_done_ = 0;
-  absl::Time reported_ = absl::InfinitePast();
+  absl::Duration reported_ = -absl::InfiniteDuration();
 };
 
 }  // namespace
@@ -205,7 +216,7 @@ class Relay {
 absl::StatusOr<TokenizeReport> TokenizeCorpus(const TokenizeOptions& options, const Tokenizer& tokenizer,
                                               const std::function<void(const TokenizeProgress&)>& progress,
                                               const std::atomic<bool>& stop) {
-  const absl::Time begin = absl::Now();
+  const absl::Duration begin = SteadyNow();
   EPS_RETURN_IF_ERROR(CheckOptions(options, tokenizer));
   EPS_ASSIGN_OR_RETURN(const CorpusSources sources,
                        InspectSources(options.sources, options.format, options.columns, stop, options.skips_bad_lines));
@@ -214,6 +225,7 @@ absl::StatusOr<TokenizeReport> TokenizeCorpus(const TokenizeOptions& options, co
                                                                        .bos = options.bos,
                                                                        .eos = options.eos},
                                                                       sources.content, tokenizer));
+  if (options.vocab > 0) EPS_RETURN_IF_ERROR(CheckMarks(marks, options.vocab, tokenizer));
   const int token_bytes = options.token_bytes > 0 ? options.token_bytes : tokenizer.vocab() <= 65536 ? 2 : 4;
   const DocumentEncoder encoder({.sources = &sources,
                                  .tokenizer = &tokenizer,
@@ -222,6 +234,7 @@ absl::StatusOr<TokenizeReport> TokenizeCorpus(const TokenizeOptions& options, co
                                  .specials = options.specials,
                                  .skips_bad_lines = options.skips_bad_lines,
                                  .token_bytes = token_bytes,
+                                 .vocab = options.vocab,
                                  .cls = marks.cls,
                                  .sep = marks.sep});
   EPS_ASSIGN_OR_RETURN(const std::unique_ptr<CorpusWriter> writer,
@@ -240,7 +253,7 @@ absl::StatusOr<TokenizeReport> TokenizeCorpus(const TokenizeOptions& options, co
               .bytes_total = sources.num_bytes,
               .documents = writer->counts().documents,
               .tokens = writer->counts().tokens,
-              .seconds = absl::ToDoubleSeconds(absl::Now() - begin)});
+              .seconds = absl::ToDoubleSeconds(SteadyNow() - begin)});
   };
   CorpusReader reader(sources, options.separator);
   EncodeNotes notes;
@@ -259,7 +272,7 @@ absl::StatusOr<TokenizeReport> TokenizeCorpus(const TokenizeOptions& options, co
   return TokenizeReport{.counts = writer->counts(),
                         .source_bytes = sources.num_bytes,
                         .token_bytes = token_bytes,
-                        .seconds = absl::ToDoubleSeconds(absl::Now() - begin),
+                        .seconds = absl::ToDoubleSeconds(SteadyNow() - begin),
                         .notes = std::move(notes),
                         .chat_template = marks.chat ? std::string(marks.chat->name()) : "",
                         .chat_template_reason = marks.chat_reason,

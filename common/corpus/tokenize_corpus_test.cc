@@ -33,6 +33,10 @@ class TokenizeCorpusTest : public ::testing::Test {
     return TokenizeCorpus(options, tokenizer, nullptr, stop_);
   }
 
+  void RemoveOut() {
+    for (const char* end : {"", ".docs"}) std::filesystem::remove(out_ + end);
+  }
+
   // Documents of out_, decoded: special tokens in braces, what is counted in parentheses, then "#label", "@second
   // part".
   std::vector<std::string> Documents(const Tokenizer& tokenizer) {
@@ -98,10 +102,10 @@ TEST_F(TokenizeCorpusTest, TextsBeginAndEndAsTheTokenizerHasIt) {
   const std::string source = Write("a.txt", "a");
   ASSERT_OK(Run({.sources = {source}}, tokenizer));
   EXPECT_EQ(Documents(tokenizer), (Strings{"({<s>}a{</s>})"}));
-  std::filesystem::remove(out_);
+  RemoveOut();
   ASSERT_OK(Run({.sources = {source}, .bos = "", .eos = "<x>"}, tokenizer));
   EXPECT_EQ(Documents(tokenizer), (Strings{"(a{<x>})"}));
-  std::filesystem::remove(out_);
+  RemoveOut();
   EXPECT_THAT(Run({.sources = {source}, .eos = "<y>"}, tokenizer),
               StatusIs(kInvalid, "eos: the tokenizer has no token \"<y>\""));
 }
@@ -173,7 +177,7 @@ TEST_F(TokenizeCorpusTest, TheModelsOwnTemplateIsTakenAndNamed) {
   EXPECT_EQ(Documents(tokenizer),
             (Strings{"{<s>}{<|im_start|>}user\nq{<|im_end|>}\n{<|im_start|>}assistant\n(a{<|im_end|>})\n"}))
       << "it begins with bos_token, as the model's does";
-  std::filesystem::remove(out_);
+  RemoveOut();
   EXPECT_THAT(Run({.sources = {source}, .settings = {.chat_template = "{{ x }}", .chat_template_place = "m/x.jinja"}},
                   tokenizer),
               StatusIs(kInvalid, "template: auto, but the model's own template (m/x.jinja)"));
@@ -184,7 +188,7 @@ TEST_F(TokenizeCorpusTest, TextsBeginAndEndAsTheModelsSettingsSay) {
   const std::string source = Write("a.txt", "a");
   ASSERT_OK(Run({.sources = {source}, .settings = {.bos_token = "", .eos_token = "<end>"}}, tokenizer));
   EXPECT_EQ(Documents(tokenizer), (Strings{"(a{<end>})"}));
-  std::filesystem::remove(out_);
+  RemoveOut();
   EXPECT_THAT(
       Run({.sources = {source}, .settings = {.eos_token = "<none>"}}, tokenizer),
       StatusIs(kInvalid, "eos, as tokenizer_config.json or special_tokens_map.json has it: the tokenizer has no"));
@@ -244,7 +248,7 @@ TEST_F(TokenizeCorpusTest, TextsBeginAndEndAsBertsWhereTheTokenizerIs) {
   const FakeTokenizer tokenizer({.specials = {"[CLS]", "[SEP]", "[MASK]"}});
   ASSERT_OK(Run({.sources = {Write("a.jsonl", "{\"text\": \"a\"}\n{\"text\": \"bc\"}\n")}}, tokenizer));
   EXPECT_EQ(Documents(tokenizer), (Strings{"({[CLS]}a{[SEP]})", "({[CLS]}bc{[SEP]})"}));
-  std::filesystem::remove(out_);
+  RemoveOut();
   ASSERT_OK(Run({.sources = {Write("b.txt", "d")}, .bos = "", .eos = ""}, tokenizer));
   EXPECT_EQ(Documents(tokenizer), (Strings{"(d)"}));
 }
@@ -408,6 +412,10 @@ TEST_F(TokenizeCorpusTest, WhatIsThereIsNotReplaced) {
   EXPECT_THAT(Run({.sources = {Write("a.txt", "a")}}, tokenizer),
               StatusIs(absl::StatusCode::kAlreadyExists, "out.bin"));
   EXPECT_THAT(ReadFile(out_), IsOkAndHolds("mine"));
+  const std::string notes = Write("notes.docs", "mine");
+  EXPECT_THAT(Run({.sources = {notes}, .out = dir_.File("notes")}, tokenizer),
+              StatusIs(absl::StatusCode::kAlreadyExists, "notes.docs"));
+  EXPECT_THAT(ReadFile(notes), IsOkAndHolds("mine"));
 }
 
 TEST_F(TokenizeCorpusTest, AStopLeavesNothing) {

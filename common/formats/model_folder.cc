@@ -131,10 +131,11 @@ absl::Status ModelFolder::OpenFiles() {
   const std::string whole_path = absl::StrCat(folder_, "/model.safetensors");
   std::error_code ignored;  // what cannot be looked at cannot be opened either: opening says why
   if (std::filesystem::exists(index_path, ignored)) return OpenShards(index_path);
-  if (!std::filesystem::exists(whole_path, ignored) &&
-      std::filesystem::exists(absl::StrCat(folder_, "/pytorch_model.bin"), ignored)) {
-    return absl::NotFoundError(absl::StrCat(
-        whole_path, ": not there; pytorch_model.bin is not read: save the model as safetensors (save_pretrained)"));
+  if (std::filesystem::exists(whole_path, ignored)) return OpenFile(whole_path);
+  for (const char* other : {"pytorch_model.bin", "pytorch_model.bin.index.json"}) {  // whole, or in shards
+    if (!std::filesystem::exists(absl::StrCat(folder_, "/", other), ignored)) continue;
+    return absl::NotFoundError(absl::StrCat(whole_path, ": not there; ", other,
+                                            " is not read: save the model as safetensors (save_pretrained)"));
   }
   return OpenFile(whole_path);
 }

@@ -526,12 +526,14 @@ TEST_F(ShardsTest, AWholeFileBesideThemIsRefused) {
   EXPECT_THAT(Open(), IsInvalid("index.json: names shards", dir_.path() + "/model.safetensors is there as well"));
 }
 
-TEST(ModelFolderTest, APickleIsNamed) {
-  TempDir dir;
-  std::ofstream(dir.path() + "/config.json") << ModelConfigToJson(SmallModel().config);
-  std::ofstream(dir.path() + "/pytorch_model.bin") << "x";
-  EXPECT_THAT(ModelFolder::Open(dir.path()).status(),
-              StatusIs(absl::StatusCode::kNotFound, "pytorch_model.bin is not read"));
+TEST(ModelFolderTest, APickleIsNamedWholeOrInShards) {
+  for (const std::string name : {"pytorch_model.bin", "pytorch_model.bin.index.json"}) {
+    TempDir dir;
+    std::ofstream(dir.path() + "/config.json") << ModelConfigToJson(SmallModel().config);
+    std::ofstream(dir.path() + "/" + name) << "x";
+    EXPECT_THAT(ModelFolder::Open(dir.path()).status(),
+                StatusIs(absl::StatusCode::kNotFound, name + " is not read: save the model as safetensors"));
+  }
 }
 
 TEST(ModelFolderTest, AnIndexThatLeadsOutOfTheFolderIsRefused) {

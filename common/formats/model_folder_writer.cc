@@ -4,7 +4,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <bit>
 #include <cmath>
 #include <cstddef>
 #include <cstdio>
@@ -24,6 +23,7 @@
 #include "common/formats/safetensors.h"
 #include "common/formats/shard_index.h"
 #include "common/model/hf_config.h"
+#include "common/numeric/bf16.h"
 #include "common/numeric/fp16.h"
 
 namespace eps {
@@ -32,13 +32,6 @@ namespace {
 // Let go to the disk at a time: so that a model does not gather in the system's memory before it is synced.
 constexpr int64_t kWriteBackBytes = int64_t{32} << 20;
 constexpr int64_t kMaxShards = 99999;  // what the names have room for
-
-// Nearest, ties to even, as every other program rounds; our own wire form (common/numeric/bf16.h) differs on ties. Of a
-// finite value.
-uint16_t ToBf16NearestEven(float value) {
-  const uint32_t bits = std::bit_cast<uint32_t>(value);
-  return static_cast<uint16_t>((bits + 0x7FFFu + ((bits >> 16) & 1u)) >> 16);
-}
 
 int64_t ElemBytes(const std::string& dtype) { return dtype == "F32" ? 4 : 2; }
 
@@ -50,7 +43,7 @@ std::optional<size_t> Encode(absl::Span<const float> values, const std::string& 
   for (size_t i = 0; i < values.size(); ++i) {
     if (!std::isfinite(values[i])) return i;
     if (is_wide) continue;
-    const uint16_t half = is_bf16 ? ToBf16NearestEven(values[i]) : ToFp16(values[i]).bits;
+    const uint16_t half = is_bf16 ? ToBf16TiesToEven(values[i]).bits : ToFp16(values[i]).bits;
     if ((half & 0x7FFFu) == infinity) return i;
     std::memcpy(&bytes[i * 2], &half, 2);
   }

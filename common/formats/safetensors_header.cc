@@ -10,8 +10,8 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/escaping.h"
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "common/base/git_lfs.h"
 #include "common/base/status_macros.h"
 #include "nlohmann/json.hpp"
 
@@ -275,9 +275,7 @@ absl::StatusOr<int64_t> HeaderBytes(absl::Span<const std::byte> file) {
         absl::StrCat(file_bytes, " bytes, must be at least the ", kLengthBytes, " of the header's length"));
   }
   const absl::string_view text(reinterpret_cast<const char*>(file.data()), file.size());
-  if (absl::StartsWith(text, "version https://git-lfs.github.com/")) {
-    return absl::InvalidArgumentError("is a pointer of Git LFS, and not the file itself: run `git lfs pull`");
-  }
+  EPS_RETURN_IF_ERROR(CheckNoGitLfsPointer(text));
   uint64_t length = 0;
   for (int i = 0; i < kLengthBytes; ++i) length |= std::to_integer<uint64_t>(file[i]) << (8 * i);
   if (length == 0) return absl::InvalidArgumentError("header length (byte offset 0): 0, must be at least 2");

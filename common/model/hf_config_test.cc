@@ -214,9 +214,9 @@ TEST(HfLlamaConfigTest, AQwenHasAWindowWhereItsKeysGiveItToEveryLayer) {
   EXPECT_EQ(window(R"("use_sliding_window": true, "sliding_window": null, "max_window_layers": 1)"), "0");
   EXPECT_EQ(window(R"("use_sliding_window": false, "sliding_window": 4, "max_window_layers": 1)"), "0");
   EXPECT_THAT(window(R"("use_sliding_window": true, "sliding_window": 4, "max_window_layers": 1)"),
-              HasSubstr("max_window_layers: 1, must be 0"));
-  EXPECT_THAT(window(R"("use_sliding_window": true, "sliding_window": 4)"),
-              HasSubstr("max_window_layers: 28, must be 0"));  // transformers' default
+              HasSubstr("max_window_layers: 1, must be 0, or at least num_hidden_layers, 2"));
+  EXPECT_EQ(window(R"("use_sliding_window": true, "sliding_window": 4, "max_window_layers": 2)"), "0");
+  EXPECT_EQ(window(R"("use_sliding_window": true, "sliding_window": 4)"), "0");  // 28: transformers' default
   EXPECT_THAT(window(R"("use_sliding_window": true, "sliding_window": 0, "max_window_layers": 0)"),
               HasSubstr("sliding_window: 0, must be at least 1"));
 }
@@ -267,6 +267,14 @@ TEST(HfLlamaConfigTest, AWindowIsWrittenForEveryLayerOfAQwen) {
   EXPECT_EQ(json["max_window_layers"], 0);
   EXPECT_EQ(json["architectures"], nlohmann::json({"Qwen3ForCausalLM"}));
   EXPECT_EQ(nlohmann::json::parse(ModelConfigToJson(MixOf(8 + 4 + 2 + 1)))["attention_bias"], true);
+}
+
+TEST(HfLlamaConfigTest, AGrownQwenWithoutAWindowHasNoneInItsNewLayersEither) {
+  const std::string source = LlamaConfig("qwen3", R"("use_sliding_window": true, "max_window_layers": 2)");
+  ASSERT_OK_AND_ASSIGN(ModelConfig config, ModelConfigFromJson(source));
+  config.num_layers = 3;
+  ASSERT_OK_AND_ASSIGN(const std::string grown, ModelConfigToJson(config, "F32", {.source = source}));
+  EXPECT_THAT(ModelConfigFromJson(grown), IsOkAndHolds(config)) << grown;
 }
 
 TEST(HfLlamaConfigTest, WhatIsWrittenIsReadWithTheSameBits) {
@@ -370,6 +378,9 @@ TEST(HfLlamaConfigTest, AMemberOfPositionsIsNamedWithWhatItStandsIn) {
            Case{R"("rope_type": "yarn", "beta_fast": "x")", "beta_fast: \"x\", must be a number"},
            Case{R"("rope_type": "yarn", "truncate": 1)", "truncate: 1, must be true or false"},
            Case{R"("rope_type": "linear", "factor": "x")", "factor: \"x\", must be a number"},
+           Case{R"("rope_type": "linear")", "factor: missing"},
+           Case{R"("rope_type": "dynamic", "factor": null)", "factor: missing"},
+           Case{R"("rope_type": "llama3", "original_max_position_embeddings": 8)", "factor: missing"},
            Case{R"("rope_type": "longrope")", "rope_type: \"longrope\", must be "},
            Case{R"("rope_theta": "x")", "rope_theta: \"x\", must be a number"},
        }) {

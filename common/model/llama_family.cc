@@ -180,16 +180,18 @@ absl::Status ReadScaling(const json& scaling, int64_t max_positions, RotaryConfi
   if (type == nullptr) type = FindMember(scaling, "type");  // its older name
   if (type == nullptr || *type == json("default")) return absl::OkStatus();
   EPS_RETURN_IF_ERROR(ReadNumber(scaling, "factor", rotary.factor));
-  if (*type == json("llama3")) return ReadLlama3(scaling, rotary);
   if (*type == json("yarn")) return ReadYarn(scaling, max_positions, rotary);
-  if (*type == json("linear")) {
+  if (*type == json("llama3")) {
+    EPS_RETURN_IF_ERROR(ReadLlama3(scaling, rotary));
+  } else if (*type == json("linear")) {
     rotary.scaling = Scaling::kLinear;
   } else if (*type == json("dynamic")) {
     rotary.scaling = Scaling::kDynamic;
   } else {
     return BadMember("rope_type", *type, "\"default\", \"linear\", \"llama3\", \"yarn\" or \"dynamic\"");
   }
-  return absl::OkStatus();
+  // No default: other programs refuse it, too.
+  return FindMember(scaling, "factor") != nullptr ? absl::OkStatus() : absl::InvalidArgumentError("factor: missing");
 }
 
 // One of the two forms, `name`, with a theta that it may have or not.
@@ -283,12 +285,15 @@ absl::Status ReadQwenWindow(const json& object, ModelConfig& config) {
   EPS_RETURN_IF_ERROR(ReadFlag(object, "use_sliding_window", has_window));
   const bool is_none = object.contains("sliding_window") && FindMember(object, "sliding_window") == nullptr;
   if (!has_window || is_none) return absl::OkStatus();
-  EPS_ASSIGN_OR_RETURN(config.sliding_window, ReadIntegerOr(object, "sliding_window", 4096));  // transformers' defaults
+  EPS_ASSIGN_OR_RETURN(const int64_t window, ReadIntegerOr(object, "sliding_window", 4096));  // transformers' defaults
   EPS_ASSIGN_OR_RETURN(const int64_t first_layer, ReadIntegerOr(object, "max_window_layers", 28));
-  if (config.sliding_window < 1) return BadMember("sliding_window", object["sliding_window"], "at least 1, or null");
+  if (window < 1) return BadMember("sliding_window", object["sliding_window"], "at least 1, or null");
+  if (first_layer >= config.num_layers) return absl::OkStatus();
+  config.sliding_window = window;
   if (first_layer == 0) return absl::OkStatus();
   return BadMember("max_window_layers", first_layer,
-                   "0 where use_sliding_window is true: every layer has the window here, or none has");
+                   absl::StrCat("0, or at least num_hidden_layers, ", config.num_layers,
+                                ", where use_sliding_window is true: every layer has the window here, or none has"));
 }
 
 // What our own type says, all of it by keys.
@@ -393,15 +398,16 @@ absl::StatusOr<ModelConfig> FromJson(const json& object) {
   return config;
 }
 
-// What ReadVariant reads, but for transformers' defaults of a Qwen.
+// What ReadVariant reads, but for transformers' defaults of a Qwen. Where a Qwen has no window, max_window_layers is written
+// all the same: in a source that says `use_sliding_window`, a grown model's further layers would have one.
 void WriteVariant(const ModelConfig& config, const Variant& variant, json& object) {
   const bool is_qwen = &variant == &kQwen2 || &variant == &kQwen3;
   if (&variant == &kLlama || (&variant == &kQwen3 && config.qkv_bias)) object["attention_bias"] = config.qkv_bias;
   if (!is_qwen && &variant != &kLlama) object["sliding_window"] = config.sliding_window;
+  if (is_qwen) object["max_window_layers"] = config.sliding_window > 0 ? 0 : config.num_layers;
   if (is_qwen && config.sliding_window > 0) {
     object["use_sliding_window"] = true;
     object["sliding_window"] = config.sliding_window;
-    object["max_window_layers"] = 0;
   }
   if (&variant != &kOwn) return;
   object["qkv_bias"] = config.qkv_bias;

@@ -15,6 +15,11 @@ struct Bf16 {
 };
 
 constexpr Bf16 ToBf16(float value) { return {static_cast<uint16_t>((std::bit_cast<uint32_t>(value) + 0x8000u) >> 16)}; }
+// The same to nearest, ties to even, as every other program rounds what it writes into a file.
+constexpr Bf16 ToBf16TiesToEven(float value) {
+  const uint32_t bits = std::bit_cast<uint32_t>(value);
+  return {static_cast<uint16_t>((bits + 0x7FFFu + ((bits >> 16) & 1u)) >> 16)};
+}
 constexpr float ToFloat(Bf16 value) { return std::bit_cast<float>(uint32_t{value.bits} << 16); }
 
 // A fp32 value as its wire form and the rest: Join(Split(x)) == x, bit for bit, for every x.

@@ -24,6 +24,13 @@ TEST(Bf16Test, RoundingIsToTheNearestAndTiesGoAwayFromZero) {
   EXPECT_EQ(ToFloat(ToBf16(1 + 0x3p-8f)), 1 + 0x2p-7f);  // a tie that even would round up as well
 }
 
+TEST(Bf16Test, WhatIsWrittenIntoFilesGoesToTheEvenOneOnTies) {
+  EXPECT_EQ(ToFloat(ToBf16TiesToEven(1 + 0x1p-8f)), 1.0f);
+  EXPECT_EQ(ToFloat(ToBf16TiesToEven(-1 - 0x3p-8f)), -1 - 0x2p-7f);
+  EXPECT_EQ(ToFloat(ToBf16TiesToEven(1 + 0x1p-8f + 0x1p-20f)), 1 + 0x1p-7f);
+  EXPECT_EQ(ToFloat(ToBf16TiesToEven(-0x1p127f)), -0x1p127f);
+}
+
 TEST(Bf16Test, TheErrorIsAtMostHalfAUnit) {
   std::mt19937 random(1);
   for (int i = 0; i < 100000; ++i) {

@@ -10,6 +10,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
+#include "common/base/long_work.h"
 #include "common/base/status_macros.h"
 #include "common/formats/document_index_writer.h"
 #include "common/samples/class_names.h"
@@ -66,11 +67,13 @@ class ClassifiedSamples : public SampleSource {
     return absl::OkStatus();
   }
 
-  absl::Status CheckIds() const override {
+  absl::Status CheckIds(LongWork* work) const override {
+    if (work != nullptr) work->Begin(CheckingIdsOf(data_), index_->num_tokens() * index_->token_bytes());
     std::vector<int32_t> ids;
     for (int64_t d = 0; d < index_->num_documents(); ++d) {
       ids.resize(static_cast<size_t>(num_tokens(d)));
       EPS_RETURN_IF_ERROR(file_->Read(index_->first_token(d), vocab_, absl::MakeSpan(ids)));
+      EPS_RETURN_IF_ERROR(AddTo(work, num_tokens(d) * index_->token_bytes()));
     }
     return absl::OkStatus();
   }

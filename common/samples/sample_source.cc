@@ -10,6 +10,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
+#include "common/base/long_work.h"
 #include "common/base/status_macros.h"
 #include "common/formats/document_index.h"
 #include "common/formats/document_index_writer.h"
@@ -26,13 +27,16 @@ int TokenBytes(const DataConfig& data) { return data.tokenizer == TokenForm::kBy
 // How far behind a token its label lies.
 int LabelDistance(const RunConfig& run) { return run.objective() == Objective::kNextToken ? 1 : 0; }
 
-absl::Status CheckAllIds(const TokenFile& file, int token_bytes, int64_t vocab) {
+absl::Status CheckAllIds(const TokenFile& file, const DataConfig& data, int64_t vocab, LongWork* work) {
+  const int token_bytes = TokenBytes(data);
   if (vocab >= int64_t{1} << (8 * token_bytes)) return absl::OkStatus();  // none can be too large
+  if (work != nullptr) work->Begin(CheckingIdsOf(data), file.num_tokens() * token_bytes);
   constexpr int64_t kBlockTokens = 1 << 16;
   std::vector<int32_t> ids(kBlockTokens);
   for (int64_t first = 0; first < file.num_tokens(); first += kBlockTokens) {
     const int64_t count = std::min(kBlockTokens, file.num_tokens() - first);
     EPS_RETURN_IF_ERROR(file.Read(first, vocab, absl::MakeSpan(ids.data(), static_cast<size_t>(count))));
+    EPS_RETURN_IF_ERROR(AddTo(work, count * token_bytes));
   }
   return absl::OkStatus();
 }
@@ -59,7 +63,7 @@ class JoinedSamples : public SampleSource {
     batch.labels.insert(batch.labels.end(), tokens.begin() + label_distance_, tokens.end());
     return absl::OkStatus();
   }
-  absl::Status CheckIds() const override { return CheckAllIds(*file_, TokenBytes(data_), vocab_); }
+  absl::Status CheckIds(LongWork* work) const override { return CheckAllIds(*file_, data_, vocab_, work); }
   std::vector<std::string> files() const override { return {data_.path}; }
 
  private:
@@ -141,7 +145,7 @@ class DocumentSamples : public SampleSource {
     batch.num_padding += context_ - row;
     return absl::OkStatus();
   }
-  absl::Status CheckIds() const override { return CheckAllIds(*file_, TokenBytes(data_), vocab_); }
+  absl::Status CheckIds(LongWork* work) const override { return CheckAllIds(*file_, data_, vocab_, work); }
   std::vector<std::string> files() const override { return {data_.path, DocumentIndexPath(data_.path)}; }
   std::optional<DocumentFigures> CountDocuments() const override {
     DocumentFigures figures = {.documents = index_->num_documents(),
@@ -231,7 +235,7 @@ class MaskedSamples : public SampleSource {
                absl::MakeSpan(batch.labels).last(context));
     return absl::OkStatus();
   }
-  absl::Status CheckIds() const override { return samples_->CheckIds(); }
+  absl::Status CheckIds(LongWork* work) const override { return samples_->CheckIds(work); }
   std::vector<std::string> files() const override { return samples_->files(); }
   std::optional<DocumentFigures> CountDocuments() const override { return samples_->CountDocuments(); }
 

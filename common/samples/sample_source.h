@@ -9,6 +9,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "common/base/long_work.h"
 #include "common/schedule/vnode_batch.h"
 #include "common/spec/run_config.h"
 
@@ -40,8 +41,9 @@ class SampleSource {
   // Behind what the batch's arrays have. place: of this use of the sample among all of the run, which nothing depends on
   // but which tokens are masked. Errors: as TokenFile::Read
   virtual absl::Status Append(int64_t sample, int64_t place, VnodeBatch& batch) const = 0;
-  // That every id is below the vocabulary; reads all files where one may not be. Errors: as TokenFile::Read
-  virtual absl::Status CheckIds() const = 0;
+  // That every id is below the vocabulary; reads all files where one may not be, of which `work` is told (null: nobody is).
+  // Errors: as TokenFile::Read · CANCELLED by `work`
+  virtual absl::Status CheckIds(LongWork* work) const = 0;
   // Whose content the samples depend on.
   virtual std::vector<std::string> files() const = 0;
   // Of next tokens and masked ones of documents that are seen alone; else nullopt. Cost: a step for each piece of a

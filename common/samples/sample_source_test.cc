@@ -7,7 +7,9 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
 #include "common/base/file_util.h"
+#include "common/base/long_work.h"
 #include "common/formats/document_index_writer.h"
 #include "common/schedule/vnode_batch.h"
 #include "common/spec/run_config.h"
@@ -194,7 +196,10 @@ TEST_F(SampleSourceTest, ATextWithAClassIsASampleOfTwoTypesCutWhereItIsTooLong) 
   run_.model.context = 4;
   EXPECT_THAT(Sample(2).tokens, ElementsAre(17, 21, 22, 24));
   EXPECT_THAT(Sample(3).tokens, ElementsAre(25, 0, 0, 0));
-  EXPECT_OK(source->CheckIds());
+  LongWork work;
+  EXPECT_OK(source->CheckIds(&work));
+  EXPECT_EQ(work.Look().done_bytes, work.Look().total_bytes);
+  EXPECT_GT(work.Look().total_bytes, 0);
   EXPECT_THAT(source->files(), ElementsAre(path(), path() + ".docs"));
 }
 
@@ -298,7 +303,19 @@ TEST_F(SampleSourceTest, WhatIsMissingOrDoesNotMatchIsNamed) {
 TEST_F(SampleSourceTest, AnIdBeyondTheVocabularyIsFoundBeforeItIsNeeded) {
   run_.model.vocab = 25;
   ASSERT_OK_AND_ASSIGN(auto source, SampleSource::Open(run_));
-  EXPECT_THAT(source->CheckIds(), StatusIs(absl::StatusCode::kInvalidArgument, "30"));  // the offset
+  EXPECT_THAT(source->CheckIds(nullptr), StatusIs(absl::StatusCode::kInvalidArgument, "30"));  // the offset
+}
+
+TEST_F(SampleSourceTest, WhoWaitsForTheCheckOfAllIdsSeesHowFarItIsAndMayGiveItUp) {
+  run_.model.vocab = 100;
+  ASSERT_OK_AND_ASSIGN(auto source, SampleSource::Open(run_));
+  LongWork work;
+  EXPECT_OK(source->CheckIds(&work));
+  EXPECT_EQ(work.Look().what, absl::StrCat("checking the token ids of \"", path(), "\""));
+  EXPECT_EQ(work.Look().done_bytes, work.Look().total_bytes);
+  EXPECT_GT(work.Look().total_bytes, 0);
+  work.Cancel();
+  EXPECT_THAT(source->CheckIds(&work), StatusIs(absl::StatusCode::kCancelled, "given up: checking the token ids"));
 }
 
 }  // namespace

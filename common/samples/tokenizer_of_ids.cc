@@ -1,11 +1,13 @@
 #include "common/samples/tokenizer_of_ids.h"
 
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "common/base/log.h"
 #include "common/base/status_macros.h"
 #include "common/formats/document_index_header.h"
 #include "common/formats/document_index_writer.h"
@@ -33,6 +35,16 @@ std::vector<Ids> FindIds(const RunConfig& run) {
   return ids;
 }
 
+// Those of tokenizer_path; the evaluation's is one of them.
+std::set<std::string> FindOtherPaths(const RunConfig& run) {
+  std::set<std::string> paths;
+  for (const DataSource& source : run.all_sources()) {
+    if (source.data.tokenizer == TokenForm::kModel) paths.insert(source.data.tokenizer_path);
+  }
+  paths.erase(run.model_from);
+  return paths;
+}
+
 }  // namespace
 
 absl::Status CheckTokenizerOfIds(const RunConfig& run) {
@@ -50,6 +62,18 @@ absl::Status CheckTokenizerOfIds(const RunConfig& run) {
                      "): make them anew with `eps tokenize --tokenizer ", run.model_from, "`"));
   }
   return absl::OkStatus();
+}
+
+void WarnOfOtherTokenizers(const RunConfig& run) {
+  const std::set<std::string> paths = FindOtherPaths(run);
+  if (run.model_from.empty() || paths.empty()) return;
+  const absl::StatusOr<std::unique_ptr<Tokenizer>> own = LoadTokenizer(run.model_from);
+  if (!own.ok()) return;
+  for (const std::string& path : paths) {
+    const absl::StatusOr<std::unique_ptr<Tokenizer>> told = LoadTokenizer(path);
+    if (!told.ok() || (*told)->fingerprint() == (*own)->fingerprint()) continue;
+    LogWarning("data_tokenizer_is_not_the_models", {{"tokenizer_path", path}, {"model_from", run.model_from}});
+  }
 }
 
 }  // namespace eps

@@ -11,6 +11,10 @@ namespace eps {
 // Errors: INVALID_ARGUMENT naming the file's field, and both tokenizers
 absl::Status CheckTokenizerOfIds(const RunConfig& run);
 
+// Logs a warning for each data.tokenizer_path that is another tokenizer than that of model.from: it is taken, as a model may
+// be taught another one, or its own with more tokens.
+void WarnOfOtherTokenizers(const RunConfig& run);
+
 }  // namespace eps
 
 #endif  // EPS_COMMON_SAMPLES_TOKENIZER_OF_IDS_H_

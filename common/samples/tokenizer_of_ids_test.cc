@@ -1,5 +1,6 @@
 #include "common/samples/tokenizer_of_ids.h"
 
+#include <algorithm>
 #include <memory>
 #include <string>
 #include <vector>
@@ -12,10 +13,13 @@
 #include "common/testing/temp_dir.h"
 #include "common/tokenizer/example_tokenizers.h"
 #include "common/tokenizer/tokenizer.h"
+#include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
 namespace eps {
 namespace {
+
+using ::testing::HasSubstr;
 
 class TokenizerOfIdsTest : public ::testing::Test {
  protected:
@@ -49,6 +53,28 @@ TEST_F(TokenizerOfIdsTest, IdsOfTheModelsTokenizerAreTakenAndOthersAreNot) {
   run_.sources = {{.data = run_.data}};
   run_.sources[0].data.path_field = "data.sources[0].path";
   EXPECT_THAT(CheckTokenizerOfIds(run_), StatusIs(absl::StatusCode::kInvalidArgument, "data.sources[0].path"));
+}
+
+TEST_F(TokenizerOfIdsTest, ATokenizerThatIsNotTheModelsIsWarnedOf) {
+  const auto warnings = [this] {
+    ::testing::internal::CaptureStderr();
+    WarnOfOtherTokenizers(run_);
+    return ::testing::internal::GetCapturedStderr();
+  };
+  run_.data.tokenizer = TokenForm::kModel;
+  run_.data.tokenizer_path = dir_.path();
+  EXPECT_EQ(warnings(), "");
+  run_.data.tokenizer_path = dir_.File("tokenizer.json");
+  EXPECT_EQ(warnings(), "") << "the same by its file";
+  ASSERT_OK(WriteFileAtomically(dir_.File("other.json"), WordPieceJson()));
+  run_.sources = {{.data = run_.data}, {.data = run_.data}, {.data = run_.data}};
+  run_.sources[1].data.tokenizer_path = run_.sources[2].data.tokenizer_path = dir_.File("other.json");
+  const std::string warning = warnings();
+  EXPECT_THAT(warning, HasSubstr("WARNING data_tokenizer_is_not_the_models tokenizer_path=" + dir_.File("other.json") +
+                                 " model_from=" + dir_.path()));
+  EXPECT_EQ(std::count(warning.begin(), warning.end(), '\n'), 1);
+  run_.model_from = dir_.File("no tokenizer");
+  EXPECT_EQ(warnings(), "");
 }
 
 TEST_F(TokenizerOfIdsTest, WhereThereIsNothingToCompareNothingIsSaid) {

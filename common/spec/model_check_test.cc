@@ -281,6 +281,8 @@ TEST_F(RunConfigTest, AClassifiersFolderNamesItsClassesUnlessOthersAreAskedFor) 
 TEST_F(RunConfigTest, AFolderThatIsMissingOrWrongIsNamed) {
   EXPECT_THAT(Load(kFrom), StatusIs(absl::StatusCode::kNotFound, "model.from: "));
   EXPECT_THAT(Load(kFrom), StatusIs(absl::StatusCode::kNotFound, dir_.File("gpt2/config.json")));
+  EXPECT_THAT(Load(kFrom),
+              StatusIs(absl::StatusCode::kNotFound, "; nothing is downloaded: give a folder that is there"));
   WriteHfFolder(R"({"model_type":"t5","n_layer":2,"n_embd":8,"n_head":2,"n_positions":5,"vocab_size":9})");
   EXPECT_THAT(Load(kFrom), StatusIs(kInvalid, "gpt2/config.json: model_type: \"t5\""));
   WriteHfFolder(R"({"model_type":"llama","num_hidden_layers":2,"hidden_size":8,"num_attention_heads":2,
@@ -292,6 +294,16 @@ TEST_F(RunConfigTest, AFolderThatIsMissingOrWrongIsNamed) {
   EXPECT_THAT(Load(kFrom, {{"model.context", "6"}}), StatusIs(kInvalid, "model.context: 6, the model is made for 5"));
   EXPECT_THAT(Load(kFrom, {{"model.kv_heads", "1"}}), StatusIs(kInvalid, "model.kv_heads: given beside model.from"));
   EXPECT_THAT(Load(kFrom, {{"model.from", ""}}), StatusIs(kInvalid, "model.from: is empty"));
+}
+
+TEST_F(RunConfigTest, OfARunTheFolderOfOneCheckpointIsAskedFor) {
+  ASSERT_OK(MakeDirs(dir_.File("run/checkpoints")));
+  ASSERT_OK(WriteFileAtomically(dir_.File("run/checkpoints/latest"), "step-00000200\n"));
+  for (const char* path : {"run", "run/checkpoints", "run/checkpoints/latest"}) {
+    EXPECT_THAT(std::string(Load(kFrom, {{"model.from", dir_.File(path)}}).status().message()),
+                HasSubstr("; of a run give the folder of one checkpoint, as DIR/checkpoints/step-00000200"))
+        << path;
+  }
 }
 
 }  // namespace

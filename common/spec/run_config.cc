@@ -1,7 +1,5 @@
 #include "common/spec/run_config.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
@@ -20,6 +18,7 @@
 #include "common/model/hf_config.h"
 #include "common/spec/run_spec_check.h"
 #include "common/spec/run_spec_text.h"
+#include "common/tokenizer/tokenizer_file.h"
 #include "proto/run_spec.pb.h"
 
 namespace eps {
@@ -63,22 +62,34 @@ struct FormerRun {
   std::string kept;                // what it has of the folder it began with; "": nothing
 };
 
+// In place of `folder`, where it has no config.json; "": it has one, or nobody knows.
+std::string WhatToGive(const std::string& folder) {
+  std::filesystem::path path(folder);
+  if (!path.has_filename()) path = path.parent_path();  // "run/"
+  std::error_code ignored;
+  if (std::filesystem::exists(path / "config.json", ignored)) return "";
+  if (path.filename() == "latest" || path.filename() == "checkpoints" ||
+      std::filesystem::is_directory(path / "checkpoints", ignored)) {
+    return "; of a run give the folder of one checkpoint, as DIR/checkpoints/step-00000200";
+  }
+  return std::filesystem::exists(path, ignored) ? "" : "; nothing is downloaded: give a folder that is there";
+}
+
 absl::StatusOr<ModelConfig> ReadHfFolderOrKept(const std::string& folder, const std::string& kept) {
   absl::StatusOr<ModelConfig> config = ReadHfFolder(folder);
-  if (kept.empty() || !absl::IsNotFound(config.status())) return config;
+  if (config.ok()) return config;
+  if (kept.empty()) {
+    return absl::Status(config.status().code(), absl::StrCat(config.status().message(), WhatToGive(folder)));
+  }
+  if (!absl::IsNotFound(config.status())) return config;
   absl::StatusOr<ModelConfig> config_of_run = ReadHfFolder(kept);
   if (!absl::IsNotFound(config_of_run.status())) return config_of_run;
   return absl::NotFoundError(absl::StrCat(config.status().message(), ", and the run has not kept it: ",
                                           config_of_run.status().message(), "; put one of the two back"));
 }
 
-bool HasTokenizer(const std::string& folder) {
-  return access((folder + "/tokenizer.json").c_str(), F_OK) == 0 ||
-         access((folder + "/tokenizer.model").c_str(), F_OK) == 0;
-}
-
 bool HasTokenizerOrKept(const std::string& folder, const std::string& kept) {
-  return HasTokenizer(folder) || (!kept.empty() && HasTokenizer(kept));
+  return HasTokenizerFile(folder) || (!kept.empty() && HasTokenizerFile(kept));
 }
 
 // "" where it cannot be read: who opens it for its content says why.
@@ -220,6 +231,18 @@ DataConfig RunConfig::evaluation_data() const {
 
 std::vector<DataSource> RunConfig::all_sources() const {
   return sources.empty() ? std::vector<DataSource>{{data, 1}} : sources;
+}
+
+absl::Status CheckWorkers(absl::string_view flag, int workers, const BatchConfig& batch) {
+  if (workers <= batch.virtual_nodes) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(flag, ": ", workers, ", must be at most ", batch.virtual_nodes,
+                                                 ", as batch.virtual_nodes is: others would have nothing to do"));
+}
+
+bool RunConfig::is_of_bytes() const {
+  const std::vector<DataSource> all = all_sources();
+  return std::all_of(all.begin(), all.end(),
+                     [](const DataSource& source) { return source.data.tokenizer == TokenForm::kBytes; });
 }
 
 std::vector<std::string> DifferencesThatMatter(const RunConfig& was, const RunConfig& now) {

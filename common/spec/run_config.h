@@ -8,6 +8,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "common/choices/choices.h"
 #include "common/model/layer_drop.h"
 #include "common/model/model_spec.h"
@@ -225,6 +226,8 @@ struct RunConfig {
   DataConfig evaluation_data() const;
   // The files that samples are taken of: `sources`, or `data` alone.
   std::vector<DataSource> all_sources() const;
+  // Whether bytes are the tokens of all of them.
+  bool is_of_bytes() const;
   // Whether no weight is updated before the whole step's gradient is known to be finite, and its norm.
   bool defers_updates() const { return optimizer.clip == ClipMode::kExact || precision.loss_scale.has_value(); }
   // Whether rows of the token table that no token of a step reads are updated before the embedding's gradient is there: no
@@ -282,6 +285,10 @@ absl::StatusOr<RunConfig> ParseRunConfig(const std::string& text);
 // `config` with the overrides laid over it, checked as a whole again. Paths in them are absolute.
 // Errors: INVALID_ARGUMENT naming the field, the value found and what is allowed
 absl::StatusOr<RunConfig> WithOverrides(const RunConfig& config, const std::vector<FieldOverride>& overrides);
+
+// Whether so many workers have something to do, each a vnode at least; `flag` is what asks for them.
+// Errors: INVALID_ARGUMENT naming the flag and batch.virtual_nodes: there are more of them
+absl::Status CheckWorkers(absl::string_view flag, int workers, const BatchConfig& batch);
 
 // The fields whose change would change bits, as "optimizer.schedule.peak: was 0.0006, now 0.001";
 // empty when `now` may resume `was`. relay, transport, checkpoint and precision.wire_versions change no bits and may differ,

@@ -422,6 +422,13 @@ TEST_F(RunConfigTest, AnotherRuleAndAnotherTextAreNamed) {
               ElementsAre("data.path: was \"" + dir_.File("a.txt") + "\", now \"/b.txt\""));
 }
 
+TEST(WorkersTest, AreAtMostAsManyAsVirtualNodes) {
+  EXPECT_OK(CheckWorkers("--workers", 4, {.virtual_nodes = 4}));
+  EXPECT_THAT(
+      CheckWorkers("--workers", 5, {.virtual_nodes = 4}),
+      StatusIs(absl::StatusCode::kInvalidArgument, "--workers: 5, must be at most 4, as batch.virtual_nodes is"));
+}
+
 TEST(FieldOverrideTest, WhatIsBehindTheFirstEqualsSignIsTheValue) {
   ASSERT_OK_AND_ASSIGN(const FieldOverride field, ParseFieldOverride("data.path=a=b.txt"));
   EXPECT_EQ(field.path, "data.path");

@@ -1,10 +1,13 @@
 #include "common/spec/run_spec_fields.h"
 
+#include <algorithm>
 #include <vector>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/strip.h"
 #include "common/base/status_macros.h"
 
 namespace eps {
@@ -19,6 +22,11 @@ std::string EnumNames(const FieldDescriptor& field) {
   std::vector<std::string> names;
   for (int i = 0; i < field.enum_type()->value_count(); ++i) names.push_back(field.enum_type()->value(i)->name());
   return absl::StrJoin(names, ", ");
+}
+
+bool IsWholeNumber(absl::string_view text) {
+  absl::ConsumePrefix(&text, "-");
+  return !text.empty() && std::all_of(text.begin(), text.end(), absl::ascii_isdigit);
 }
 
 absl::Status CheckText(const std::string& text, const std::string& path) {
@@ -56,16 +64,17 @@ std::string UnknownFieldText(const Descriptor& message) {
   return absl::StrCat("unknown field; known: ", FieldNames(message));
 }
 
-std::string TypeWords(const FieldDescriptor& field) {
+std::string TypeWords(const FieldDescriptor& field, absl::string_view given) {
+  const bool is_beyond = IsWholeNumber(given);
   switch (field.cpp_type()) {
     case FieldDescriptor::CPPTYPE_INT32:
-      return "a whole number, at most 2147483647";
+      return absl::StrCat("a whole number", is_beyond ? ", at most 2147483647" : "");
     case FieldDescriptor::CPPTYPE_INT64:
-      return "a whole number, at most 9223372036854775807";
+      return absl::StrCat("a whole number", is_beyond ? ", at most 9223372036854775807" : "");
     case FieldDescriptor::CPPTYPE_UINT32:
-      return "a whole number, at least 0, at most 4294967295";
+      return absl::StrCat("a whole number, at least 0", is_beyond ? ", at most 4294967295" : "");
     case FieldDescriptor::CPPTYPE_UINT64:
-      return "a whole number, at least 0, at most 18446744073709551615";
+      return absl::StrCat("a whole number, at least 0", is_beyond ? ", at most 18446744073709551615" : "");
     case FieldDescriptor::CPPTYPE_BOOL:
       return "true or false";
     case FieldDescriptor::CPPTYPE_STRING:

@@ -20,8 +20,9 @@ std::string FieldNames(const google::protobuf::Descriptor& message);
 // "unknown field; known: layers, d_model, ..." for a name that is no field of `message`.
 std::string UnknownFieldText(const google::protobuf::Descriptor& message);
 
-// What a value of `field` must be: "a whole number, at most 2147483647", "one of SEQUENTIAL, SHUFFLED".
-std::string TypeWords(const google::protobuf::FieldDescriptor& field);
+// What a value of `field` must be, where `given` cannot be one: "a whole number", "one of SEQUENTIAL, SHUFFLED". Of a
+// whole number also what its type can hold, "at most 2147483647"; what the field may be of that its check says.
+std::string TypeWords(const google::protobuf::FieldDescriptor& field, absl::string_view given = "");
 
 // Several messages; what else is repeated are values.
 bool IsMessages(const google::protobuf::FieldDescriptor& field);

@@ -129,8 +129,8 @@ absl::Status CheckMembers(const nlohmann::json& object, const Descriptor& type, 
 // One value of `field`, alone or of a list, with its own path.
 absl::Status CheckElement(const nlohmann::json& value, const FieldDescriptor& field, const std::string& path) {
   if (!HasType(field, value)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(path, ": ", value.dump().substr(0, 100), ", must be ", TypeWords(field)));
+    const std::string given = value.dump().substr(0, 100);
+    return absl::InvalidArgumentError(absl::StrCat(path, ": ", given, ", must be ", TypeWords(field, given)));
   }
   return field.message_type() == nullptr ? absl::OkStatus() : CheckMembers(value, *field.message_type(), path);
 }
@@ -160,8 +160,8 @@ absl::Status CheckMembers(const nlohmann::json& object, const Descriptor& type, 
       }
     }
     if (field->message_type() == nullptr && !IsTaken(type, *field, value)) {
-      return absl::InvalidArgumentError(
-          absl::StrCat(member_path, ": ", value.dump().substr(0, 100), ", must be ", TypeWords(*field)));
+      const std::string given = value.dump().substr(0, 100);
+      return absl::InvalidArgumentError(absl::StrCat(member_path, ": ", given, ", must be ", TypeWords(*field, given)));
     }
   }
   return absl::OkStatus();

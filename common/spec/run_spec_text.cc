@@ -143,11 +143,11 @@ absl::Status SetField(const FieldOverride& override_field, const FieldDescriptor
   // The parser takes an enumerator's number too.
   const bool is_named = field.enum_type() == nullptr || field.enum_type()->FindValueByName(override_field.value);
   const bool is_number = field.cpp_type() != FieldDescriptor::CPPTYPE_BOOL && field.enum_type() == nullptr;
-  if (!is_named || (is_number && IsOctal(override_field.value)) ||
-      !parser.ParseFieldValueFromString(override_field.value, &field, &message)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(override_field.path, ": \"", override_field.value, "\", must be ", TypeWords(field),
-                     is_number && IsOctal(override_field.value) ? ", without leading zeros" : ""));
+  const bool is_octal = is_number && IsOctal(override_field.value);
+  if (!is_named || is_octal || !parser.ParseFieldValueFromString(override_field.value, &field, &message)) {
+    return absl::InvalidArgumentError(absl::StrCat(override_field.path, ": \"", override_field.value, "\", must be ",
+                                                   TypeWords(field, is_octal ? "" : override_field.value),
+                                                   is_octal ? ", without leading zeros" : ""));
   }
   return absl::OkStatus();
 }

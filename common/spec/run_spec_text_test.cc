@@ -1,13 +1,18 @@
 #include <string>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "common/spec/run_config.h"
 #include "common/spec/testing.h"
 #include "common/testing/status_matchers.h"
+#include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
 namespace eps {
 namespace {
+
+using ::testing::HasSubstr;
+using ::testing::Not;
 
 TEST_F(RunConfigTest, OverridesGoOverTheFileInTheirOrder) {
   const RunConfig config = MustLoad(kExample, {{"steps", "5"},
@@ -91,6 +96,19 @@ TEST_F(RunConfigTest, JsonErrorsNameTheField) {
   refused(R"({"model": {"family": 0}})", "model.family: 0, must be one of GPT2, ");
   refused(R"({"model": {"dModel": 8}})", "model.dModel: unknown field; known: ");
   refused(R"({"data": {"sources": [3]}})", "data.sources[0]: 3, must be a group of path");
+}
+
+TEST_F(RunConfigTest, OnlyANumberIsToldWhatItsTypeCanHold) {
+  const std::string words = "must be a whole number", limit = ", at most 2147483647";
+  EXPECT_THAT(LoadWith("batch.micro_batch", "99999999999"), StatusIs(kInvalid, words + limit));
+  EXPECT_THAT(LoadAs("run.json", R"({"batch": {"micro_batch": 99999999999}})"), StatusIs(kInvalid, words + limit));
+  for (const absl::Status& status :
+       {LoadWith("batch.micro_batch", "four").status(), LoadWith("batch.micro_batch", "010").status(),
+        LoadAs("run.json", R"({"batch": {"micro_batch": "4"}})").status()}) {
+    EXPECT_THAT(status, StatusIs(kInvalid, words));
+    EXPECT_THAT(std::string(status.message()), Not(HasSubstr("at most")));
+  }
+  EXPECT_THAT(LoadWith("batch.micro_batch", "65537"), StatusIs(kInvalid, "batch.micro_batch: 65537, must be at most "));
 }
 
 TEST_F(RunConfigTest, ATextWithAZeroByteIsRefused) {

@@ -88,12 +88,14 @@ void AddedTokenFinder::ForEachPart(absl::string_view text, absl::FunctionRef<voi
       at = end;
       continue;
     }
-    // Spaces that the token before it took are that token's.
-    const size_t begin = token.lstrip ? std::max(SpaceBefore(text, at), done) : at;
+    // Spaces that the token before it took are that token's; but the search goes on behind its spelling, and what is found
+    // in them is given as well, as Hugging Face does.
+    const size_t begin = token.lstrip ? std::min(std::max(SpaceBefore(text, at), done), end) : at;
+    at = end;
     if (token.rstrip) end = SpaceBehind(text, end);
     if (done < begin) each({text.substr(done, begin - done), kNone});
     each({text.substr(begin, end - begin), token.id});
-    done = at = end;
+    done = end;
   }
   if (done < text.size()) each({text.substr(done), kNone});
 }

@@ -41,7 +41,8 @@ class AddedTokenFinder {
     absl::string_view text;
     int32_t id;
   };
-  // All of `text`, from left to right; no part is empty.
+  // All of `text`, from left to right; no text between tokens is empty. A token that takes the white space behind it and
+  // one in that white space overlap.
   void ForEachPart(absl::string_view text, absl::FunctionRef<void(Part)> each) const;
   // Tokens among these parts.
   int64_t CountIn(absl::string_view text) const;

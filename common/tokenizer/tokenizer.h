@@ -49,13 +49,11 @@ class Tokenizer {
 std::unique_ptr<Tokenizer> MakeByteTokenizer();
 
 // From a folder of a model (tokenizer.json goes before tokenizer.model), or one of these files by its name. Tokens of an
-// added_tokens.json beside a tokenizer.model are special ones of it.
+// added_tokens.json beside a tokenizer.model are special ones of it; a tokenizer_config.json beside a tokenizer.json must
+// not say otherwise (class_overrides.h).
 // Errors: NOT_FOUND no such file, or neither in the folder · INVALID_ARGUMENT naming the file and the key, or the
 //         offset, what was found, and what is supported
 absl::StatusOr<std::unique_ptr<Tokenizer>> LoadTokenizer(const std::string& path);
-
-// Whether LoadTokenizer finds a file there.
-bool HasTokenizerFile(const std::string& path);
 
 }  // namespace eps
 

@@ -12,6 +12,7 @@
 #include "common/base/sha256.h"
 #include "common/base/status_macros.h"
 #include "common/tokenizer/bpe_model.h"
+#include "common/tokenizer/class_overrides.h"
 #include "common/tokenizer/decoder.h"
 #include "common/tokenizer/json_node.h"
 #include "common/tokenizer/normalizer.h"
@@ -215,7 +216,7 @@ std::string FingerprintOf(absl::string_view text) {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<Tokenizer>> TokenizerFromJson(absl::string_view text) {
+absl::StatusOr<std::unique_ptr<Tokenizer>> TokenizerFromJson(absl::string_view text, absl::string_view config) {
   EPS_ASSIGN_OR_RETURN(const nlohmann::json document, ParseJson(text, kMaxDepth));
   const JsonNode root(document);
   EPS_RETURN_IF_ERROR(root.OnlyKeys({"version", "truncation", "padding", "added_tokens", "normalizer", "pre_tokenizer",
@@ -228,6 +229,7 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> TokenizerFromJson(absl::string_view t
   if (const auto node = root.Find("pre_tokenizer")) {
     EPS_ASSIGN_OR_RETURN(parts.pre_tokenizer, PreTokenizerFromJson(*node));
   }
+  EPS_RETURN_IF_ERROR(CheckClassOverrides(root, config));
   if (const auto node = root.Find("post_processor")) {
     EPS_RETURN_IF_ERROR(ReadPostProcessor(*node, parts.put_in_front));
   }

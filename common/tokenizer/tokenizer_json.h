@@ -11,10 +11,10 @@ namespace eps {
 
 // A tokenizer from the text of a tokenizer.json, as Hugging Face's tokenizers write it; docs/tokenizers.md lists what
 // is supported. `post_processor` is checked and not applied, `truncation` and `padding` are not looked at: Encode gives
-// the ids of the text alone.
+// the ids of the text alone. `config`: the tokenizer_config.json beside it, "" of none, for CheckClassOverrides.
 //
 // Errors: INVALID_ARGUMENT naming the key, what was found, and what is supported
-absl::StatusOr<std::unique_ptr<Tokenizer>> TokenizerFromJson(absl::string_view text);
+absl::StatusOr<std::unique_ptr<Tokenizer>> TokenizerFromJson(absl::string_view text, absl::string_view config = "");
 
 }  // namespace eps
 

@@ -150,6 +150,44 @@ TEST_F(TokenizerTest, DecodingGivesBackEveryText) {
   EXPECT_EQ(tokenizer->Decode({'a', 260, 261, 'b'}, true), "a<tool>b");
 }
 
+TEST_F(TokenizerTest, SettingsThatOthersPutInItsPlaceMustSayTheSame) {
+  const auto load = [&](const std::string& json, const std::string& config) {
+    Write("tokenizer_config.json", config);
+    return Load(json).status();
+  };
+  for (const char* same :
+       {"{}", "no JSON", R"({"do_lower_case": true, "strip_accents": null})", R"({"do_lower_case": null})",
+        R"({"tokenize_chinese_chars": true, "strip_accents": true, "add_prefix_space": true})",
+        R"({"tokenizer_class": "PreTrainedTokenizerFast", "do_lower_case": false})"}) {
+    EXPECT_OK(load(WordPieceJson(), same)) << same;
+  }
+  const auto refused = [](const std::string& what) {
+    return StatusIs(absl::StatusCode::kInvalidArgument, "tokenizer.json: " + what);
+  };
+  EXPECT_THAT(load(WordPieceJson(), R"({"tokenizer_class": "BertTokenizer", "do_lower_case": false})"),
+              refused("normalizer.lowercase: true, but the tokenizer_config.json beside it has do_lower_case: false"));
+  EXPECT_THAT(load(WordPieceJson(), R"({"strip_accents": false})"), refused("normalizer.strip_accents: true, but"));
+  EXPECT_THAT(load(WordPieceJson(), R"({"tokenize_chinese_chars": false})"),
+              refused("normalizer.handle_chinese_chars:"));
+  const std::string cased = With(With(WordPieceJson(), "\"lowercase\":true", "\"lowercase\":false"),
+                                 "\"strip_accents\":null", "\"strip_accents\":true");
+  EXPECT_OK(load(cased, R"({"do_lower_case": false})"));
+  EXPECT_THAT(load(cased, R"({"strip_accents": null})"), refused("normalizer.strip_accents: true, but the"));
+
+  EXPECT_OK(load(ByteLevelJson(), R"({"add_prefix_space": false, "do_lower_case": true})"));
+  EXPECT_THAT(load(ByteLevelJson(), R"({"add_prefix_space": true})"),
+              refused("pre_tokenizer.add_prefix_space: false, but the tokenizer_config.json beside it has "
+                      "add_prefix_space: true"));
+}
+
+TEST_F(TokenizerTest, APointerOfGitLfsIsNamed) {
+  const std::string pointer = "version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 5\n";
+  for (const char* name : {"tokenizer.json", "tokenizer.model"}) {
+    EXPECT_THAT(LoadTokenizer(Write(name, pointer)).status(),
+                StatusIs(absl::StatusCode::kInvalidArgument, std::string(name) + ": is a pointer of Git LFS"));
+  }
+}
+
 TEST_F(TokenizerTest, CharactersFallBackToBytesThenToOneUnknown) {
   const auto tokenizer = MustLoad(CharacterJson());
   EXPECT_THAT(Ids(*tokenizer, "ab ab"), ElementsAre(9, 9)) << "of two ways to the same, the earlier merge";
@@ -178,6 +216,20 @@ TEST_F(TokenizerTest, AddedTokensTakeSpacesOrStandAlone) {
   EXPECT_THAT(Ids(*with("\"rstrip\":true"), "a in \xE2\x80\xA8 in"), ElementsAre('a', ' ', 261, 261));
   EXPECT_THAT(Ids(*with("\"single_word\":true"), "in bin in, \xC3\xA9in"),
               ElementsAre(261, ' ', 'b', 'i', 'n', ' ', 261, ',', ' ', 0xC3, 0xA9, 'i', 'n'));
+}
+
+// As Hugging Face's own: white space that is no token behind the last one found is text, also where a token took it.
+TEST_F(TokenizerTest, ATokenIsFoundInTheSpacesThatTheOneBeforeItTook) {
+  const auto tokenizer = MustLoad(With(
+      With(ByteLevelJson(), R"("content":"<tool>","special":false,"normalized":false,"lstrip":false,"rstrip":false)",
+           R"("content":"<ab>","special":false,"normalized":false,"lstrip":false,"rstrip":true)"),
+      "\"added_tokens\":[",
+      R"("added_tokens":[{"id":262,"content":" <m>","special":true},{"id":263,"content":"\n","special":true},
+         {"id":264,"content":"<l>","special":true,"lstrip":true},)"));
+  EXPECT_THAT(Ids(*tokenizer, "<ab> <m>A"), ElementsAre(261, 262, 'A'));
+  EXPECT_THAT(Ids(*tokenizer, "<ab> \n <m>A"), ElementsAre(261, 263, 262, 'A'));
+  EXPECT_THAT(Ids(*tokenizer, "<ab>\n  A"), ElementsAre(261, 263, ' ', ' ', 'A'));
+  EXPECT_THAT(Ids(*tokenizer, "<ab>  <l>A"), ElementsAre(261, 264, 'A'));
 }
 
 TEST_F(TokenizerTest, TheLongestAddedTokenIsFound) {

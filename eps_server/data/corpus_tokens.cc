@@ -23,6 +23,7 @@
 #include "common/base/sha256.h"
 #include "common/base/status_macros.h"
 #include "common/base/utf8.h"
+#include "common/corpus/model_vocabulary.h"
 #include "common/corpus/tokenize_corpus.h"
 #include "common/formats/document_index_writer.h"
 #include "common/tokenizer/tokenizer.h"
@@ -138,7 +139,7 @@ absl::StatusOr<std::optional<std::string>> FindMade(const std::string& folder, c
 // Errors: TokenizeCorpus's, naming data's field
 absl::StatusOr<TokenizeReport> Tokenize(const DataConfig& data, const Tokenizer& tokenizer,
                                         const TokenizeOptions& options, LongWork* work) {
-  if (work != nullptr) work->Begin(absl::StrCat("tokenizing ", data.path));
+  if (work != nullptr) work->Begin(absl::StrCat("tokenizing \"", data.path, "\""));
   const std::atomic<bool> never = false;
   const std::atomic<bool>& stop = work != nullptr ? work->is_cancelled() : never;
   const auto report = [work](const TokenizeProgress& progress) {
@@ -244,6 +245,7 @@ absl::StatusOr<MaskConfig> MaskOf(const RunConfig& run, const Tokenizer& tokeniz
     if (!token.has_value()) {
       return absl::InvalidArgumentError("data.mask.token: missing; the tokenizer has no [MASK] and no <mask>");
     }
+    EPS_RETURN_IF_ERROR_WITH(CheckModelHas({*token}, run.model.vocab, tokenizer), "data.mask.token");
     mask.token = *token;
   }
   if (!mask.never.empty()) return mask;
@@ -260,13 +262,13 @@ absl::StatusOr<RunConfig> WithTokenFile(const RunConfig& run, const std::string&
   const DataConfig& data = run.data;
   if (!data.needs_tokenizing()) return run;
   EPS_ASSIGN_OR_RETURN(const std::unique_ptr<Tokenizer> tokenizer, TokenizerOf(data));
-  if (tokenizer->vocab() > run.model.vocab) {
-    return absl::InvalidArgumentError(absl::StrCat(data.field, ".tokenizer_path: ", data.tokenizer_path,
-                                                   " has ids up to ", tokenizer->vocab() - 1,
-                                                   ", the model a vocabulary of ", run.model.vocab));
+  if (absl::Status fits = CheckModelHasMost(*tokenizer, run.model.vocab); !fits.ok()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(data.field, ".tokenizer_path: ", data.tokenizer_path, " ", fits.message()));
   }
   EPS_ASSIGN_OR_RETURN(const MaskConfig mask, MaskOf(run, *tokenizer));
-  EPS_ASSIGN_OR_RETURN(const TokenizeOptions options, OptionsOf(data, *tokenizer, threads));
+  EPS_ASSIGN_OR_RETURN(TokenizeOptions options, OptionsOf(data, *tokenizer, threads));
+  options.vocab = run.model.vocab;
   EPS_ASSIGN_OR_RETURN(const nlohmann::json origin, Origin(data, *tokenizer, options));
   DropNew(folder);  // of a process that was killed
   std::string token_path = TokenPath(folder);

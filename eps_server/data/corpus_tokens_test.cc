@@ -15,6 +15,7 @@
 #include "common/spec/run_config.h"
 #include "common/testing/status_matchers.h"
 #include "common/testing/temp_dir.h"
+#include "common/tokenizer/example_tokenizers.h"
 #include "eps_server/data/data_mark.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -248,11 +249,36 @@ TEST_F(CorpusTokensTest, ErrorsNameTheFieldAndLeaveNothing) {
   EXPECT_THAT(WithTokenFile(run_, folder(), 1), StatusIs(absl::StatusCode::kInvalidArgument, "line 2"));
   EXPECT_FALSE(std::filesystem::exists(folder() + "/tokens.bin"));
   EXPECT_FALSE(std::filesystem::exists(folder() + "/tokens.json"));
-  run_.model.vocab = 255;
-  EXPECT_THAT(WithTokenFile(run_, folder(), 1), StatusIs(absl::StatusCode::kInvalidArgument, "a vocabulary of 255"));
   run_.data.tokenizer = TokenForm::kModel;
   run_.data.tokenizer_path = dir_.File("nowhere");
   EXPECT_THAT(WithTokenFile(run_, folder(), 1), StatusIs(absl::StatusCode::kNotFound, "data.tokenizer_path"));
+}
+
+TEST_F(CorpusTokensTest, ATokenizerMayHaveTokensThatTheModelHasNotIfTheDataHaveNone) {
+  run_.model.vocab = 128;
+  Write("{\"text\": \"abc\"}\n");
+  EXPECT_OK(WithTokenFile(run_, folder(), 1));
+  run_.data.skips_bad_lines = true;  // none of these
+  Write("{\"text\": \"abc\"}\n{\"text\": \"\u00E9\"}\n");
+  EXPECT_THAT(
+      WithTokenFile(run_, folder(), 1),
+      StatusIs(absl::StatusCode::kInvalidArgument,
+               "data.path: \"" + run_.data.path +
+                   "\": line 2, byte offset 16: the token \"\\xc3\" (195) is beyond the model's vocabulary of 128"));
+
+  ASSERT_OK(WriteFileAtomically(dir_.File("tokenizer.json"), ByteLevelJson()));
+  run_.data.tokenizer = TokenForm::kModel;
+  run_.data.tokenizer_path = dir_.path();
+  Write("{\"text\": \"abc\"}\n");
+  run_.model.vocab = 260;  // "<|end|>" is 260
+  EXPECT_OK(WithTokenFile(run_, folder(), 1));
+  ASSERT_OK(WriteFileAtomically(dir_.File("tokenizer_config.json"), R"({"eos_token": "<|end|>"})"));
+  EXPECT_THAT(WithTokenFile(run_, folder(), 1),
+              StatusIs(absl::StatusCode::kInvalidArgument, "data.path: eos: the token \"<|end|>\" (260) is beyond"));
+  run_.model.vocab = 100;
+  EXPECT_THAT(WithTokenFile(run_, folder(), 1), StatusIs(absl::StatusCode::kInvalidArgument,
+                                                         "data.tokenizer_path: " + dir_.path() +
+                                                             " has ids up to 261, and the model a vocabulary of 100"));
 }
 
 TEST_F(CorpusTokensTest, ATokenFileIsLeftAsItIs) {

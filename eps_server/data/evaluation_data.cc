@@ -27,7 +27,7 @@ absl::StatusOr<std::unique_ptr<EvaluationData>> EvaluationData::Open(const RunCo
   EPS_ASSIGN_OR_RETURN(const RunConfig of_tokens, WithTokenFile(of_path, folder, threads, former, work));
   EPS_RETURN_IF_ERROR(CheckClassesOfEvaluation(of_path, of_tokens));
   EPS_ASSIGN_OR_RETURN(std::shared_ptr<const SampleSource> source, SampleSource::Open(of_tokens));
-  EPS_RETURN_IF_ERROR(source->CheckIds());
+  EPS_RETURN_IF_ERROR(source->CheckIds(work));
   const int64_t num_samples = source->num_samples();
   return std::make_unique<EvaluationData>(
       run, std::vector<SampleRange>{{std::move(source), 0, num_samples, run.data.has_documents()}});

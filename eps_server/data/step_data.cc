@@ -62,12 +62,12 @@ absl::Status SampleRange::Append(int64_t index, int64_t place, VnodeBatch& batch
   return absl::OkStatus();
 }
 
-absl::StatusOr<StepData::Source> StepData::Open(const RunConfig& run, size_t index) {
+absl::StatusOr<StepData::Source> StepData::Open(const RunConfig& run, size_t index, LongWork* work) {
   RunConfig one = run;
   one.data = run.all_sources()[index].data;
   one.data.seed = run.data.seed;
   EPS_ASSIGN_OR_RETURN(const std::shared_ptr<const SampleSource> source, SampleSource::Open(one));
-  EPS_RETURN_IF_ERROR(source->CheckIds());
+  EPS_RETURN_IF_ERROR(source->CheckIds(work));
   const std::optional<DocumentFigures> figures = source->CountDocuments();
   if (figures.has_value()) LogDocuments(one.data.path, run.model.context, *source, *figures);
   const int64_t held_out = run.evaluation.HeldOut(source->num_samples());
@@ -84,10 +84,10 @@ absl::StatusOr<StepData::Source> StepData::Open(const RunConfig& run, size_t ind
                 .counts_nothing = figures.has_value() && figures->counted_tokens == 0};
 }
 
-absl::StatusOr<std::unique_ptr<StepData>> StepData::Create(const RunConfig& run) {
+absl::StatusOr<std::unique_ptr<StepData>> StepData::Create(const RunConfig& run, LongWork* work) {
   std::vector<Source> sources;
   for (size_t i = 0; i < run.all_sources().size(); ++i) {
-    EPS_ASSIGN_OR_RETURN(Source source, Open(run, i));
+    EPS_ASSIGN_OR_RETURN(Source source, Open(run, i, work));
     sources.push_back(std::move(source));
   }
   // Of documents without a counted token that are kept: no loss would have a value, and the weights would but decay.

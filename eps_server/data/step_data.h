@@ -8,6 +8,7 @@
 
 #include "absl/status/statusor.h"
 #include "common/base/ids.h"
+#include "common/base/long_work.h"
 #include "common/samples/sample_source.h"
 #include "common/schedule/sample_order.h"
 #include "common/schedule/source_mix.h"
@@ -35,10 +36,10 @@ struct SampleRange {
 class StepData {
  public:
   // Opens the run's files and checks them whole: at least one sample, or two where one is held out, and every id below the
-  // vocabulary (read once where an id can be too large).
+  // vocabulary (read once where an id can be too large, of which `work` is told; null: nobody is).
   // Errors: SampleSource::Open's and CheckIds' · INVALID_ARGUMENT naming evaluation.held_out, or data.uncounted where no
   // token at all is counted
-  static absl::StatusOr<std::unique_ptr<StepData>> Create(const RunConfig& run);
+  static absl::StatusOr<std::unique_ptr<StepData>> Create(const RunConfig& run, LongWork* work = nullptr);
 
   // The batches of `step`, one per vnode, by rising vnode.
   absl::StatusOr<std::vector<VnodeBatch>> Read(StepId step) const;
@@ -56,7 +57,7 @@ class StepData {
     bool counts_nothing = false;  // the loss: whatever is read of it
   };
   StepData(const RunConfig& run, std::vector<Source> sources);
-  static absl::StatusOr<Source> Open(const RunConfig& run, size_t index);
+  static absl::StatusOr<Source> Open(const RunConfig& run, size_t index, LongWork* work);
 
   const BatchConfig batch_;
   const std::vector<Source> sources_;

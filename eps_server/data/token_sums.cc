@@ -50,7 +50,9 @@ nlohmann::json Member(const nlohmann::json& sums, const char* file, const char* 
 
 absl::StatusOr<nlohmann::json> SumTokenFiles(const std::string& token_path, LongWork* work) {
   const std::string index_path = DocumentIndexPath(token_path);
-  if (work != nullptr) work->Begin(absl::StrCat("summing ", token_path), SizeOf(token_path) + SizeOf(index_path));
+  if (work != nullptr) {
+    work->Begin(absl::StrCat("summing \"", token_path, "\""), SizeOf(token_path) + SizeOf(index_path));
+  }
   EPS_ASSIGN_OR_RETURN(nlohmann::json tokens, SumFile(token_path, work));
   EPS_ASSIGN_OR_RETURN(nlohmann::json index, SumFile(index_path, work));
   return nlohmann::json{{"tokens", std::move(tokens)}, {"index", std::move(index)}};

@@ -55,8 +55,17 @@ FAMILIES = {
 }
 
 
+# Of any tokenizer: the folder's, for all that a run knows. Of bytes it would be none.
+IDS = {"path": "ids.bin", "tokenizer": "TOKEN_IDS", "token_bytes": 2}
+
+
 class SourceTest(FolderTest):
     """What a run from a folder has of it when it goes out again, the folder itself being gone."""
+
+    def setUp(self):
+        super().setUp()
+        text = (self.work.path / "text.txt").read_bytes()
+        (self.work.path / "ids.bin").write_bytes(struct.pack(f"<{len(text)}H", *text))
 
     def source(self, name):
         """A folder as transformers would have saved it, and its config."""
@@ -73,7 +82,7 @@ class SourceTest(FolderTest):
 
     def train_from(self, name, folder):
         out = self.work.out(f"{name}-run")
-        changes = {"model": {"from": folder.name, **NO_SHAPE}, "data": FAMILIES[name][1], "steps": 1}
+        changes = {"model": {"from": folder.name, **NO_SHAPE}, "data": {**IDS, **FAMILIES[name][1]}, "steps": 1}
         self.train_ok(self.work.spec(changes, name=f"{name}.json"), out)
         shutil.rmtree(folder)
         return out
@@ -123,6 +132,13 @@ class SourceTest(FolderTest):
         out = self.work.out("run")
         self.train_ok(self.work.spec({"model": {"from": folder.name, **NO_SHAPE}, "steps": 1}), out)
         self.assertIn("WARNING model_file_not_kept file=vocab.txt", (out / "logs" / "eps_server.log").read_text())
+
+    def test_a_run_on_bytes_does_not_take_the_folders_tokenizer_along(self):
+        folder, _ = self.source("gpt2")
+        out, exported = self.work.out("run"), self.work.out("exported")
+        self.train_ok(self.work.spec({"model": {"from": folder.name, **NO_SHAPE}, "steps": 1}), out)
+        self.assertIn("has no tokenizer", self.eps("export", "--checkpoint", out, "--out", exported).stderr)
+        self.assertEqual(list(self.companions(exported)), ["generation_config.json"])
 
     def test_a_folder_without_a_tokenizer_is_said_to_have_none(self):
         out = self.work.out("run")

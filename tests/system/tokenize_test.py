@@ -145,7 +145,11 @@ class TokenizeTest(SystemTest):
         self.refuse("--threads", source=text, args=["--threads", "0"])
         for flags in (["--template", "chatml"], ["--count", "all"], ["--skip-bad-lines"]):
             self.refuse(flags[0], "given, but no file of --in is JSONL", source=text, args=flags)
+        for flags in (["--text-column", "a"], ["--second-text-column", "b"], ["--label-column", "c"], ["--no-header"]):
+            self.refuse(flags[0], "given, but no file of --in is a table", source=text, args=flags)
         self.refuse("--separator", "plain text", source=self.jsonl("t.jsonl", [{"text": "a"}]), args=["--separator", "=="])
+        self.refuse("--special-tokens", "plain text or JSONL", source=self.write("t.tsv", "text\tlabel\na\t1\n"),
+                    args=["--special-tokens", "as-tokens"])
         self.refuse("holds conversations", source=text, args=[self.jsonl("c.jsonl", [{"prompt": "q", "response": "a"}])])
         self.refused(run([str(EPS), "tokenize", "--tokenizer", "bytes", "--in", str(text)]), 2, "--out")
         self.refused(run([str(EPS), "tokenize", "--in", str(text), "--out", "x.bin"]), 2, "--tokenizer")

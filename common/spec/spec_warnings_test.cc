@@ -1,0 +1,61 @@
+#include "common/spec/spec_warnings.h"
+
+#include <string>
+#include <vector>
+
+#include "common/spec/run_config.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace eps {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+
+RunConfig RunOfSteps(int64_t steps) {
+  RunConfig run;
+  run.steps = steps;
+  run.optimizer.peak_learning_rate = 0.5;
+  return run;
+}
+
+std::vector<std::string> TextsOf(const RunConfig& run) {
+  std::vector<std::string> texts;
+  for (const SpecWarning& warning : FindSpecWarnings(run)) texts.push_back(warning.field + ": " + warning.why);
+  return texts;
+}
+
+TEST(SpecWarningsTest, WhatReachesItsAimIsTakenWithoutAWord) {
+  RunConfig run = RunOfSteps(10);
+  EXPECT_THAT(TextsOf(run), IsEmpty());
+  run.optimizer.warmup_steps = 9;
+  run.optimizer.decay = ScheduleDecay::kCosine;
+  run.optimizer.final_learning_rate = 0.5;
+  run.evaluation.every_steps = 10;
+  EXPECT_THAT(TextsOf(run), IsEmpty());
+}
+
+TEST(SpecWarningsTest, AScheduleBeyondTheRunsStepsIsNamed) {
+  RunConfig run = RunOfSteps(10);
+  run.optimizer.warmup_steps = 10;
+  run.evaluation.every_steps = 11;
+  EXPECT_THAT(TextsOf(run),
+              ElementsAre("optimizer.schedule.warmup_steps: 10: all of the run's 10 steps are warm-up",
+                          "evaluation.every_steps: 11: of the run's 10 steps only the last is evaluated"));
+}
+
+TEST(SpecWarningsTest, ARateThatRisesWhereItShouldDecayIsNamed) {
+  RunConfig run = RunOfSteps(10);
+  run.optimizer.final_learning_rate = 0.75;
+  EXPECT_THAT(TextsOf(run), IsEmpty()) << "a constant one has no end";
+  for (const ScheduleDecay decay : {ScheduleDecay::kLinear, ScheduleDecay::kCosine, ScheduleDecay::kOneMinusSqrt}) {
+    run.optimizer.decay = decay;
+    EXPECT_THAT(
+        TextsOf(run),
+        ElementsAre("optimizer.schedule.final: 0.75: above the peak, 0.5: the rate rises where it should decay"));
+  }
+}
+
+}  // namespace
+}  // namespace eps
