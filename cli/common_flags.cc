@@ -90,9 +90,11 @@ void AddVectorsTo(CLI::App& command, std::string& vectors) {
 
 void AddHostMemoryTo(CLI::App& command, int64_t& host_memory_bytes) {
   command
-      .add_option("--host-memory", host_memory_bytes,
-                  "What each worker may hold of activations in host memory: boundaries, and with what is left inner "
-                  "activations that are swapped rather than recomputed. Default: boundaries alone")
+      .add_option(
+          "--host-memory", host_memory_bytes,
+          "What each worker may hold of activations in host memory: boundaries, beside them gradients of blocks "
+          "that are depth first, and with what is left inner activations that are swapped rather than "
+          "recomputed. Default: boundaries alone")
       ->type_name("SIZE")
       ->transform(AsByteSize());
 }

@@ -16,7 +16,6 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "cli/cap_curve.h"
 #include "cli/command.h"
@@ -29,6 +28,7 @@
 #include "common/base/byte_size.h"
 #include "common/base/file_util.h"
 #include "common/base/flags.h"
+#include "common/base/monotonic_clock.h"
 #include "common/base/status_macros.h"
 #include "common/model/model_flops.h"
 #include "common/model/model_spec.h"
@@ -83,13 +83,13 @@ std::string WorkersText(const WholePlan& plan) {
 // Of what makes several plans: each of hundreds of layers takes seconds. On a terminal one line, which is gone at the
 // end; elsewhere a line every few seconds.
 std::function<void(size_t done, size_t all)> ShowPlans(const char* what) {
-  return [what, last = absl::Now()](size_t done, size_t all) mutable {
+  return [what, last = SteadyNow()](size_t done, size_t all) mutable {
     if (isatty(STDERR_FILENO) == 1) {
       std::fprintf(stderr, "\r\033[K");
       if (done < all) std::fprintf(stderr, "eps: %s: %zu of %zu plans", what, done, all);
-    } else if (absl::Now() - last >= absl::Seconds(5)) {
+    } else if (SteadyNow() - last >= absl::Seconds(5)) {
       std::fprintf(stderr, "eps: %s: %zu of %zu plans\n", what, done, all);
-      last = absl::Now();
+      last = SteadyNow();
     }
   };
 }
@@ -247,9 +247,13 @@ std::string Timeline(const WholePlan& plan, const std::string& file) {
   const std::vector<TraceTrack> tracks = TracksOf(plan);
   if (!absl::EndsWith(file, ".svg")) return ToChromeTrace(tracks);
   const double seconds = plan.step.timeline.step_seconds / plan.step.scale;
-  return TimelineSvg(
-      absl::StrFormat("A step of %s, %s: %.4g s", WorkersText(plan), HowKnown(plan), plan.step.timeline.step_seconds),
-      tracks, 0, seconds);
+  std::string title =
+      absl::StrFormat("A step of %s, %s: %.4g s", WorkersText(plan), HowKnown(plan), plan.step.timeline.step_seconds);
+  if (plan.step.scale > 1) {
+    absl::StrAppend(&title,
+                    absl::StrFormat("; drawn: 1 of %.4g parts that are alike, %.4g s", plan.step.scale, seconds));
+  }
+  return TimelineSvg(title, tracks, 0, seconds);
 }
 
 void PrintCurve(const std::vector<CapPoint>& points, const char* how_known) {

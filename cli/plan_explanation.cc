@@ -10,6 +10,7 @@
 #include "common/base/parallel_for.h"
 #include "common/base/status_macros.h"
 #include "common/model/model_spec.h"
+#include "common/spec/run_config.h"
 #include "gpu_worker/plan/inner_places.h"
 #include "gpu_worker/plan/timeline.h"
 
@@ -112,8 +113,11 @@ absl::StatusOr<PlanExplanation> Explain(const WholePlanRequest& request, const W
                                         const std::function<void(size_t done, size_t all)>& on_progress) {
   WholePlanRequest doubled = request, more_device = request, more_host = request;
   doubled.run.batch.micro_batches *= 2;
+  const bool boundaries_leave =
+      plan.device.host_boundary_slots > 0 && plan.run.relay.boundaries == BoundaryPolicy::kAuto;
   const bool device_is_short =
-      request.device_memory_bytes > 0 && (!plan.device.inner.keeps_all() || plan.device.depth_first_blocks > 0);
+      request.device_memory_bytes > 0 &&
+      (!plan.device.inner.keeps_all() || plan.device.depth_first_blocks > 0 || boundaries_leave);
   const bool host_is_short = request.host_memory_bytes > 0 && plan.device.inner.recomputed() > 0;
   std::vector<const WholePlanRequest*> requests = {&doubled};
   if (device_is_short) {

@@ -88,6 +88,25 @@ TEST(PlanExplanationTest, WhatHasAllThatItCanUseIsSaidToHave) {
   EXPECT_THAT(text, Not(HasSubstr("recomputed")));
 }
 
+// All inner activations are kept, and boundaries go to the host.
+TEST(PlanExplanationTest, APlanWhoseBoundariesLeaveTheDeviceCanUseMore) {
+  WholePlanRequest request = RequestFor();
+  request.run.relay.inner = InnerPolicy::kKeep;
+  ASSERT_OK_AND_ASSIGN(const WholePlan most, MakeWholePlan(request));
+  request.device_memory_bytes = most.smallest_cap_bytes;
+  ASSERT_OK_AND_ASSIGN(const WholePlan plan, MakeWholePlan(request));
+  ASSERT_TRUE(plan.device.inner.keeps_all());
+  ASSERT_GT(plan.device.host_boundary_slots, 0);
+  ASSERT_OK_AND_ASSIGN(const PlanExplanation explanation, Explain(request, plan));
+  EXPECT_EQ(explanation.seconds_with_more_device, most.step.timeline.step_seconds);
+  EXPECT_THAT(ExplanationText(explanation, plan), Not(HasSubstr("the plan has all that it can use")));
+  // Where it is told that they do, it can not.
+  request.run.relay.boundaries = BoundaryPolicy::kHost;
+  ASSERT_OK_AND_ASSIGN(const WholePlan told, MakeWholePlan(request));
+  ASSERT_OK_AND_ASSIGN(const PlanExplanation why, Explain(request, told));
+  EXPECT_FALSE(why.seconds_with_more_device.has_value());
+}
+
 TEST(PlanExplanationTest, APlanIsExplainedAlsoWhereMoreMicroBatchesDoNotFit) {
   WholePlanRequest request = RequestFor();
   request.run.relay.inner = InnerPolicy::kKeep;

@@ -32,7 +32,7 @@ absl::Status RunTrace(const TraceFlags& flags) {
   const std::optional<TracedStep> step = MedianStep(tracks);
   if (!step.has_value()) {
     return absl::InvalidArgumentError(
-        absl::StrCat("--out ", flags.out, ": there is no whole step of a worker in these files that could be drawn"));
+        absl::StrCat("--out ", flags.out, ": the first worker in these files has ended no step that could be drawn"));
   }
   const std::string title = absl::StrFormat("%s, which took the median time: %.4g s", step->name, step->seconds());
   return WriteFileAtomically(flags.out, TimelineSvg(title, tracks, step->begin, step->end));

@@ -67,15 +67,23 @@ std::optional<TracedStep> MedianStep(absl::Span<const TraceTrack> tracks) {
   // One behind the other: no evaluation between them, and one event of a step whose lost vnodes were run again.
   std::vector<TraceEvent> events;
   for (const TraceEvent& event : first_worker->events) {
-    if (events.empty() || events.back().name != event.name) events.push_back(event);
-  }
-  std::vector<TracedStep> steps;
-  const auto is_step = [](const TraceEvent& event) { return absl::StartsWith(event.name, "step "); };
-  for (size_t i = 0; i + 1 < events.size(); ++i) {
-    if (is_step(events[i]) && is_step(events[i + 1])) {
-      steps.push_back({events[i].name, events[i].begin, events[i + 1].begin});
+    if (events.empty() || events.back().name != event.name) {
+      events.push_back(event);
+    } else {
+      events.back().end = event.end;
     }
   }
+  std::vector<TracedStep> followed, alone;
+  const auto is_step = [](const TraceEvent& event) { return absl::StartsWith(event.name, "step "); };
+  for (size_t i = 0; i < events.size(); ++i) {
+    if (!is_step(events[i])) continue;
+    if (i + 1 < events.size() && is_step(events[i + 1])) {
+      followed.push_back({events[i].name, events[i].begin, events[i + 1].begin});
+    } else {
+      alone.push_back({events[i].name, events[i].begin, events[i].end});
+    }
+  }
+  std::vector<TracedStep>& steps = followed.empty() ? alone : followed;
   if (steps.size() > 1) steps.erase(steps.begin());
   if (steps.empty()) return std::nullopt;
   const auto median = steps.begin() + static_cast<ptrdiff_t>(steps.size() / 2);

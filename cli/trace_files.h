@@ -16,14 +16,15 @@ namespace eps::cli {
 // Errors: INVALID_ARGUMENT naming file and line · the system's
 absl::StatusOr<std::vector<TraceTrack>> JoinTraceLogs(absl::Span<const std::string> files);
 
-// From the start of a step on a worker to the start of its next one.
+// From the start of a step on a worker to the start of its next one, or to its own end.
 struct TracedStep {
   std::string name;  // "step 12"
   double begin = 0, end = 0;
   double seconds() const { return end - begin; }
 };
 // That which took the median time on the first worker; the first step, in which buffers are touched for the first time,
-// is left out where there are others. Nothing: there is no step that another one follows.
+// is left out where there are others. Of those that another step follows, and that last until it begins; only where
+// there are none, as behind each is an evaluation or the run's end, of all. Nothing: that worker has ended no step.
 std::optional<TracedStep> MedianStep(absl::Span<const TraceTrack> tracks);
 
 // The same tracks, `seconds` later.

@@ -89,8 +89,35 @@ TEST(TraceFilesTest, TheMedianStepIsOfTheFirstWorkerAndNotTheFirst) {
   mixed = StepsAt({0, 1, 5, 8});
   mixed.events[2].name = mixed.events[1].name;
   EXPECT_EQ(MedianStep({mixed})->seconds(), 7);
-  EXPECT_FALSE(MedianStep({StepsAt({0})}).has_value());
   EXPECT_FALSE(MedianStep({daemon}).has_value());
+}
+
+TEST(TraceFilesTest, AStepThatNoOtherOneFollowsLastsUntilItsOwnEnd) {
+  const auto steps = [](const std::vector<TraceEvent>& events) {
+    return TraceTrack{.process = "worker 1", .thread = "steps", .events = events};
+  };
+  const TraceEvent evaluation = {.name = "evaluation of version 1", .begin = 5, .end = 6};
+  EXPECT_EQ(MedianStep({steps({{.name = "step 0", .begin = 1, .end = 4}})})->seconds(), 3);
+  // With lost vnodes that were run again.
+  EXPECT_EQ(MedianStep({steps({{.name = "step 0", .begin = 0, .end = 2}, {.name = "step 0", .begin = 3, .end = 4}})})
+                ->seconds(),
+            4);
+  // An evaluation behind each: of the second one, as the first is left out.
+  const auto step = MedianStep({steps({{.name = "step 0", .begin = 0, .end = 4},
+                                       evaluation,
+                                       {.name = "step 1", .begin = 7, .end = 9},
+                                       {.name = "evaluation of version 2", .begin = 10, .end = 11}})});
+  ASSERT_TRUE(step.has_value());
+  EXPECT_EQ(step->name, "step 1");
+  EXPECT_EQ(step->seconds(), 2);
+  // Not beside one that is followed.
+  EXPECT_EQ(
+      MedianStep(
+          {steps({{.name = "step 0", .begin = 0, .end = 1}, {.name = "step 1", .begin = 2, .end = 9}, evaluation})})
+          ->seconds(),
+      2);
+  EXPECT_FALSE(MedianStep({steps({evaluation})}).has_value());
+  EXPECT_FALSE(MedianStep({steps({})}).has_value());
 }
 
 }  // namespace

@@ -113,6 +113,7 @@ absl::StatusOr<GroupParts> GroupParts::Make(const ModelSpec& model, GroupVnodes 
 }
 
 std::optional<TreeNode> GroupParts::Node(int rank, int round) const {
+  EPS_CHECK(round >= 0);
   const std::vector<TreeNode>& nodes = nodes_[static_cast<size_t>(rank)];
   if (round >= static_cast<int>(nodes.size())) return std::nullopt;
   return nodes[static_cast<size_t>(round)];

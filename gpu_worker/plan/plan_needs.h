@@ -29,8 +29,8 @@ struct PlanRequest {
   // Members of the largest group that this worker may join; 0 or 1: it joins none. Else the arena has room for one, and
   // the worker can still run a step alone.
   int max_group_members = 0;
-  // The most host memory for stashed activations. 0: boundaries take what they need, and inner activations are swapped
-  // only with relay.inner: SWAP.
+  // The most host memory for stashed activations, and for the gradients of blocks that are depth first by choice. 0:
+  // boundaries take what they need, and inner activations are swapped only with relay.inner: SWAP.
   int64_t host_stash_bytes = 0;
   const Profile* profile = nullptr;  // of the machine; null: NominalProfile of a cpu
   LinkKind link = LinkKind::kInPlace;

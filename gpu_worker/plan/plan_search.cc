@@ -170,9 +170,11 @@ class PlanSearch {
 
   // How many of the last blocks are depth first. What they keep inside is one item's, so that less is recomputed or
   // swapped; their weights and gradients are all there instead, and their updates come late, one item before the way
-  // back. To where neither more nor fewer help.
+  // back. Boundaries between them need no place, either: nothing is to be gained only where all of both stay. To where
+  // neither more nor fewer help.
   void TryOtherDepthFirst(int stride) {
-    if (best_.plan.inner.keeps_all() && best_.choice.depth_first_blocks == 0) return;
+    const bool all_stays = best_.plan.inner.keeps_all() && best_.plan.host_boundary_slots == 0;
+    if (all_stays && best_.choice.depth_first_blocks == 0) return;
     const PlanChoice before = best_.choice;
     search_steps_ = whole_search_ / kGlance;
     for (; stride > 0; stride /= 2) {
@@ -192,19 +194,25 @@ class PlanSearch {
     choice.depth_first_blocks = blocks;
     if (blocks != best_.choice.depth_first_blocks) TryWithGradientSlots(choice);
   }
-  // The fewest with which the fewest inner activations are not kept, all else as it is in `from`.
+  // The fewest with which the fewest inner activations are not kept and, where all are, the fewest boundaries go to the
+  // host, all else as it is in `from`.
   int DepthFirstByMemory(const PlanChoice& from) const {
     const int least = needs_.least_depth_first_blocks();
     int best = least;
-    int64_t fewest = std::numeric_limits<int64_t>::max();
+    std::pair<int64_t, int64_t> fewest{std::numeric_limits<int64_t>::max(), 0};
     for (int blocks = least; blocks <= needs_.most_depth_first_blocks(); ++blocks) {
       PlanChoice choice = from;
       choice.depth_first_blocks = blocks;
       choice.boundary_slots = LeastBoundarySlots(needs_, blocks);
       choice.inner_slots = LeastInnerSlots(choice);
       if (!Fits(choice)) continue;
-      const int64_t not_kept = MostInnerSlots(choice) - InnerSlots(choice);
-      if (not_kept < fewest) best = blocks, fewest = not_kept;
+      choice.inner_slots = InnerSlots(choice);
+      std::pair<int64_t, int64_t> missing{MostInnerSlots(choice) - choice.inner_slots, 0};
+      if (missing.first == 0) {
+        choice.boundary_slots = MostBoundarySlots(choice);
+        missing.second = LayArena(request_, needs_, choice).host_boundary_slots;
+      }
+      if (missing < fewest) best = blocks, fewest = missing;
     }
     return best;
   }
@@ -280,23 +288,28 @@ class PlanSearch {
   bool Fits(const PlanChoice& choice) const {
     const RelayPlan plan = LayArena(request_, needs_, choice);
     if (plan.arena_bytes > cap_) return false;
-    return needs_.host_stash_bytes > 0 || choice.depth_first_blocks <= start_.depth_first_blocks ||
-           HostBytes(plan) <= most_host_bytes_;
+    if (choice.depth_first_blocks <= start_.depth_first_blocks) return true;
+    if (needs_.host_stash_bytes <= 0) return HostBytes(plan) <= most_host_bytes_;
+    return needs_.pushes_at_once_bytes(choice.depth_first_blocks) <= needs_.host_stash_bytes;
   }
   static int64_t HostBytes(const RelayPlan& plan) { return plan.host_boundary_bytes + plan.host_push_bytes; }
 
-  // With so many inner activations, and boundaries in what they leave; whether it fits.
+  // As many as fit beside all else, where they are free.
+  int64_t MostBoundarySlots(const PlanChoice& choice) const {
+    if (!boundaries_are_free()) return choice.boundary_slots;
+    const int64_t slots = Left(choice) / std::max<int64_t>(1, needs_.boundary_slot_bytes());
+    return std::min(choice.boundary_slots + slots, needs_.most_boundary_slots(choice.depth_first_blocks));
+  }
+
+  // With so many inner activations, or as many as there are, and boundaries in what they leave; whether it fits.
   bool TryMostBoundaries(PlanChoice choice, int64_t inner_slots) {
-    if (inner_slots < LeastInnerSlots(choice)) return false;
-    choice.inner_slots = inner_slots;
+    const int64_t least = LeastInnerSlots(choice);
+    if (inner_slots < least) return false;
+    choice.inner_slots = std::min(inner_slots, std::max(least, MostInnerSlots(choice)));
     choice.kept_inner = choice.swapped_inner = 0;
     choice.boundary_slots = LeastBoundarySlots(needs_, choice.depth_first_blocks);
     if (!Fits(choice)) return false;
-    if (boundaries_are_free()) {
-      const int64_t slots = Left(choice) / std::max<int64_t>(1, needs_.boundary_slot_bytes());
-      choice.boundary_slots =
-          std::min(choice.boundary_slots + slots, needs_.most_boundary_slots(choice.depth_first_blocks));
-    }
+    choice.boundary_slots = MostBoundarySlots(choice);
     const bool is_over = has_plan() && (num_steps_ >= most_steps_ || HasNothingMore(choice));
     if (!is_over && std::find(tried_.begin(), tried_.end(), choice) == tried_.end()) {
       tried_.push_back(choice);

@@ -19,13 +19,16 @@ namespace {
 // What the user could change, each with the cap that would then do.
 std::string Suggestions(const PlanRequest& request, int64_t needed_bytes) {
   std::vector<std::string> lines;
+  const auto suggest_request = [&](absl::string_view what, const PlanRequest& changed) {
+    const int64_t bytes = SmallestCapBytes(changed);
+    if (bytes < needed_bytes) lines.push_back(absl::StrCat(what, " (", bytes, " bytes)"));
+  };
   const auto suggest = [&](absl::string_view what, auto change) {
     RunConfig run = *request.run;
     change(run);
     PlanRequest changed = request;
     changed.run = &run;
-    const int64_t bytes = SmallestCapBytes(changed);
-    if (bytes < needed_bytes) lines.push_back(absl::StrCat(what, " (", bytes, " bytes)"));
+    suggest_request(what, changed);
   };
   suggest("relay.resident: false", [](RunConfig& run) { run.relay.resident = false; });
   suggest("relay.boundaries: HOST", [](RunConfig& run) { run.relay.boundaries = BoundaryPolicy::kHost; });
@@ -36,13 +39,12 @@ std::string Suggestions(const PlanRequest& request, int64_t needed_bytes) {
   }
   suggest("relay.weight_slots: 1", [](RunConfig& run) { run.relay.weight_slots = 1; });
   suggest("batch.micro_batch: 1", [](RunConfig& run) { run.batch.micro_batch = 1; });
-  PlanRequest more_host = request;
+  PlanRequest alone = request, more_host = request;
+  alone.max_group_members = 1;
+  suggest_request("relay.group_members: 1", alone);
   more_host.host_stash_bytes = 0;
-  const int64_t with_more_host = SmallestCapBytes(more_host);
-  if (with_more_host < needed_bytes) {
-    lines.push_back(absl::StrCat("more than ", request.host_stash_bytes, " bytes of host memory for activations (",
-                                 with_more_host, " bytes)"));
-  }
+  suggest_request(absl::StrCat("more than ", request.host_stash_bytes, " bytes of host memory for activations"),
+                  more_host);
   if (lines.empty()) return "";
   return absl::StrCat("; less would do with ", absl::StrJoin(lines, ", "));
 }

@@ -46,6 +46,8 @@ void ExpectSound(const RelayPlan& plan) {
     end = span.end_bytes();
     EXPECT_LE(end, plan.gradient_slots.back().end_bytes());
   }
+  // No more inner activations have a slot than are there at once.
+  EXPECT_LE(std::ssize(plan.inner_slots), std::max<int64_t>(1, plan.inner.total + plan.depth_first_blocks));
   if (plan.cap_bytes > 0) {
     EXPECT_LE(plan.arena_bytes, plan.cap_bytes);
   }
@@ -172,16 +174,20 @@ TEST(PlannerTest, ALargerCapIsNeverSlower) {
 }
 
 // Room for the next inner activation is worth less than the boundaries that it takes, where copies are what is waited
-// for.
+// for. And blocks are depth first not only to keep more: with boundaries on the host, theirs are not copied.
 TEST(PlannerTest, ALargerCapIsNotSlowerWhereInnerActivationsAndBoundariesCompete) {
   struct Case {
     std::string device;
     int64_t layers, d_model, context;
     BatchConfig batch;
+    BoundaryPolicy boundaries = BoundaryPolicy::kAuto;
   };
+  constexpr BoundaryPolicy kHost = BoundaryPolicy::kHost;
   const std::vector<Case> cases = {
       {"cuda", 12, 128, 256, {.virtual_nodes = 2, .micro_batches = 2, .micro_batch = 8}},
+      {"cuda", 12, 128, 256, {.virtual_nodes = 2, .micro_batches = 2, .micro_batch = 8}, kHost},
       {"cuda", 8, 768, 128, {.virtual_nodes = 1, .micro_batches = 4, .micro_batch = 8}},
+      {"cuda", 8, 768, 128, {.virtual_nodes = 1, .micro_batches = 4, .micro_batch = 8}, kHost},
       {"cpu", 6, 64, 256, {.virtual_nodes = 1, .micro_batches = 8, .micro_batch = 2}},
       {"cpu", 6, 384, 256, {.virtual_nodes = 1, .micro_batches = 2, .micro_batch = 8}},
   };
@@ -193,6 +199,7 @@ TEST(PlannerTest, ALargerCapIsNotSlowerWhereInnerActivationsAndBoundariesCompete
                      .context = each.context,
                      .vocab = 256};
     run.run.batch = each.batch;
+    run.run.relay.boundaries = each.boundaries;
     run.host_stash_bytes = int64_t{1} << 40;
     const Profile profile = NominalProfile(each.device);
     PlanRequest request = run.Request(0);
@@ -200,8 +207,8 @@ TEST(PlannerTest, ALargerCapIsNotSlowerWhereInnerActivationsAndBoundariesCompete
     request.link = LinkOf(each.device, TransportChoice::kAuto);
     const int64_t smallest = run.Smallest(), largest = MakeRelayPlan(request).value().arena_bytes;
     double seconds = 1e9;
-    for (int i = 0; i <= 16; ++i) {
-      request.cap_bytes = smallest + (largest - smallest) * i / 16;
+    for (int i = 0; i <= 17; ++i) {
+      request.cap_bytes = i == 17 ? 0 : smallest + (largest - smallest) * i / 16;
       ASSERT_OK_AND_ASSIGN(const RelayPlan plan, MakeRelayPlan(request));
       ExpectSound(plan);
       const double predicted = PredictStep(request, plan).timeline.step_seconds;
@@ -252,7 +259,7 @@ TEST(PlannerTest, TheLastBlocksAreDepthFirstWhereThatMakesTheStepShorter) {
   TestRun run;
   const int64_t smallest = run.Smallest();
   EXPECT_EQ(run.Plan(smallest).value().depth_first_blocks, 0);  // no room for a second gradient
-  EXPECT_EQ(run.Plan(0).value().depth_first_blocks, 0);         // nothing to gain where all is kept
+  EXPECT_EQ(run.Plan(0).value().depth_first_blocks, 0);         // nothing to gain where all stays
   const int64_t cap = smallest + 1000000;
   ASSERT_OK_AND_ASSIGN(const RelayPlan plan, run.Plan(cap));
   ExpectSound(plan);
@@ -359,6 +366,15 @@ TEST(PlannerTest, TheHostBearsGradientsOfBlocksThatAreDepthFirst) {
   run.run.batch.virtual_nodes = 8;
   run.host_stash_bytes = three.host_push_bytes - none.host_push_bytes - 1;
   EXPECT_EQ(run.Plan(0).value().host_boundary_bytes, 0);
+  // And no more blocks are chosen than it has room for.
+  TestRun bounded;
+  const int64_t one_bytes = 4 * (head + block) * SizeOf(bounded.run.precision.gradients);
+  for (const int blocks : {0, 1}) {
+    bounded.host_stash_bytes = blocks == 0 ? one_bytes - 1 : one_bytes;
+    ASSERT_OK_AND_ASSIGN(const RelayPlan plan, bounded.Plan(bounded.Smallest() + 1000000));
+    ExpectSound(plan);
+    EXPECT_EQ(plan.depth_first_blocks, blocks);
+  }
 }
 
 // Where weights are small beside activations, as those of many micro-batches are, nearly nothing is recomputed.
@@ -381,7 +397,8 @@ TEST(PlannerTest, BoundariesStayAsTheRunSays) {
   TestRun run;
   EXPECT_EQ(run.Plan(0).value().boundary_slots.size(), 41u);
   run.run.relay.boundaries = BoundaryPolicy::kHost;
-  EXPECT_EQ(run.Plan(0).value().boundary_slots.size(), 4u);
+  ASSERT_OK_AND_ASSIGN(const RelayPlan leaves, run.Plan(0));
+  EXPECT_EQ(std::ssize(leaves.boundary_slots), RelayPlan::LeastBoundarySlots(leaves.depth_first_blocks));
   run.run.relay.boundaries = BoundaryPolicy::kDevice;
   ASSERT_OK_AND_ASSIGN(const RelayPlan stays, run.Plan(run.Smallest()));
   EXPECT_EQ(stays.boundary_slots.size(), 41u);
@@ -453,6 +470,13 @@ TEST(PlannerTest, WhatDoesNotFitSaysWhatToChange) {
               StatusIs(absl::StatusCode::kResourceExhausted,
                        absl::StrCat("relay.inner: RECOMPUTE (", recompute.Smallest(), " bytes)")));
   EXPECT_THAT(run.Plan(1), StatusIs(absl::StatusCode::kResourceExhausted, "relay.weight_slots: 1"));
+  // The room for a group is the request's: a worker that can join none plans without.
+  TestRun alone;
+  PlanRequest group = alone.Request(1);
+  group.max_group_members = 4;
+  EXPECT_THAT(MakeRelayPlan(group), StatusIs(absl::StatusCode::kResourceExhausted,
+                                             absl::StrCat("relay.group_members: 1 (", alone.Smallest(), " bytes)")));
+  EXPECT_FALSE(absl::StrContains(alone.Plan(1).status().message(), "relay.group_members"));
 }
 
 TEST(PlannerTest, APassBeyondAllMeasureIsRefusedByField) {

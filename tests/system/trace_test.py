@@ -100,6 +100,31 @@ class TraceTest(SystemTest):
         self.assertLess(min(abs(first - e[1]) for e in tracks[("worker 1", "steps")]), 1.0)
         self.assertIn("predicted below", (out / "timeline.svg").read_text())
 
+    def test_a_long_step_alone_is_drawn_and_no_part_of_one_is_taken_for_its_prediction(self):
+        spec = self.work.spec({"steps": 1, "model": {"layers": 1, "context": 8},
+                               "batch": {"virtual_nodes": 1, "micro_batches": 3000, "micro_batch": 1}})
+        profile, out, planned = self.work.path / "profile.json", self.work.out("run"), self.work.path / "plan.svg"
+        done = run([str(EPS), "profile", "--run", str(spec), "--out", str(profile)])
+        self.assertEqual(done.returncode, 0, done.stderr)
+        done = run([str(EPS), "plan", "--run", str(spec), "--profile", str(profile), "--timeline", str(planned)])
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertRegex(planned.read_text(), r"; drawn: 1 of 1\.\d+ parts that are alike")
+        done = train(spec, out, "--trace", "--profile", profile)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertNotIn("trace:", done.stderr)
+        self.assertGreater(summary(out)["step_seconds"]["predicted"], 0)
+        tracks = self.events(out / "trace.json")
+        self.assertEqual([e[0] for e in tracks[("worker 1", "steps")]], ["step 0"])
+        self.assertFalse([track for track in tracks if "predicted" in track[0]])
+        self.assertIn("step 0, which took the median time", (out / "timeline.svg").read_text())
+
+    def test_without_a_whole_step_it_is_said_that_there_is_no_picture(self):
+        none = self.work.path / "worker.json"
+        none.write_text('[\n{"ph":"M","name":"process_name","pid":1,"tid":0,"args":{"name":"worker 1"}}\n]\n')
+        done = run([str(EPS), "trace", str(none), "--out", str(self.work.path / "t.svg")])
+        self.assertEqual(done.returncode, 2)
+        self.assertIn("has ended no step that could be drawn", done.stderr)
+
     def test_what_is_no_trace_is_refused_by_file_and_line(self):
         bad = self.work.path / "bad.json"
         bad.write_text("[\n{}\n")
