@@ -64,6 +64,14 @@ def forget(paths):
             os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
 
+def is_in_memory(folder):
+    """Whether no disk is behind it."""
+    device = os.stat(folder).st_dev
+    number = f"{os.major(device)}:{os.minor(device)}"
+    mounts = [line.split() for line in Path("/proc/self/mountinfo").read_text().splitlines()]
+    return any(words[2] == number and words[words.index("-") + 1] in ("tmpfs", "ramfs") for words in mounts)
+
+
 def load(folder, work):
     work.mkdir()
     loaded = loading.load(folder, work)
@@ -82,6 +90,9 @@ def main():
     loads = []
     with tempfile.TemporaryDirectory(prefix="eps-bench-", dir=args.out or None) as folder:
         folder = Path(folder)
+        if is_in_memory(folder):
+            print(f"load_bench: {folder} lies in memory: give a folder on a disk as --out", file=sys.stderr)
+            sys.exit(77)  # cannot run here, as ./test understands it
         paths = loading.make_folder(folder / "hf", args.bytes, args.dtype)
         for i in range(args.rounds):  # in turn: what else the machine does falls on all of them
             read(paths)  # into the system's memory

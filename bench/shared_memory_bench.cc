@@ -1,6 +1,7 @@
 // A pull through shared memory against a plain memcpy of the same bytes, from memory of this process to the same
 // destination. The daemon's side is a process of its own, with its own store. In turn (A B A B); the ratio is the median of
-// the rounds' own, so that what else the machine does meanwhile counts less.
+// the rounds' own, so that what else the machine does meanwhile counts less. As in training, a pull is of another blob than
+// the one before, and the blobs together are more than a processor's cache holds; the copies are of as many.
 //
 //   shared_memory_bench [rounds]     25 by default
 
@@ -35,14 +36,16 @@ namespace eps::bench {
 namespace {
 
 constexpr uint64_t kIncarnation = 1;
-constexpr BlobId kWte(0);
-constexpr int kPullsPerRound = 8;
+constexpr int kNumBlobs = 4;  // 57 MB in bf16
+constexpr int kPullsPerRound = 2 * kNumBlobs;
 using Clock = std::chrono::steady_clock;
 
-// A blob of 27 chunks, as a block of GPT-2 small: 13.5 MiB in bf16, 27 MiB in fp32.
 ModelSpec BenchModel() {
-  return BuildModel({.num_layers = 1, .d_model = 768, .num_heads = 12, .context = 8, .vocab = 9216}).value();
+  // Blocks of GPT-2 small: 14 MB each in bf16, 28 MB in fp32. The rest of the model is small.
+  return BuildModel({.num_layers = kNumBlobs, .d_model = 768, .num_heads = 12, .context = 8, .vocab = 8}).value();
 }
+
+BlobId Block(const ModelSpec& model, int i) { return model.layers[static_cast<size_t>(i + 1)].blobs.front().blob; }
 
 RunConfig BenchRun(const ModelSpec& model, Dtype dtype) {
   RunConfig run;
@@ -61,9 +64,12 @@ void Serve(int out_fd) {
   for (const Dtype dtype : {Dtype::kBf16, Dtype::kF32}) {
     const RunConfig run = BenchRun(model, dtype);
     stores.push_back(server::Store::Create(model, run).value());
-    const std::vector<float> values(static_cast<size_t>(model.blob(kWte).num_elems), 1.5f);
-    stores.back()->LoadMaster(kWte, Version(0), 0, values);
-    stores.back()->Publish(kWte, Version(0));
+    for (int i = 0; i < kNumBlobs; ++i) {
+      const BlobId blob = Block(model, i);
+      const std::vector<float> values(static_cast<size_t>(model.blob(blob).num_elems), 1.5f);
+      stores.back()->LoadMaster(blob, Version(0), 0, values);
+      stores.back()->Publish(blob, Version(0));
+    }
     servers.push_back(server::SharedMemoryServer::Start({.incarnation = kIncarnation,
                                                          .model = &model,
                                                          .store = stores.back().get(),
@@ -80,9 +86,9 @@ void Serve(int out_fd) {
   sigwait(&ends, &number);  // blocked before the fork: the servers remove their sockets
 }
 
-double GigabytesPerSecond(int times, int64_t num_bytes, const std::function<void()>& call) {
+double GigabytesPerSecond(int times, int64_t num_bytes, const std::function<void(int blob)>& call) {
   const auto start = Clock::now();
-  for (int i = 0; i < times; ++i) call();
+  for (int i = 0; i < times; ++i) call(i % kNumBlobs);
   const double seconds = std::chrono::duration<double>(Clock::now() - start).count();
   return static_cast<double>(times * num_bytes) / 1e9 / seconds;
 }
@@ -98,18 +104,20 @@ std::unique_ptr<worker::Transport> Connect(const std::string& path, const ModelS
 }
 
 nlohmann::ordered_json Measure(const std::string& path, const ModelSpec& model, Dtype dtype, int rounds) {
-  const int64_t num_bytes = model.blob(kWte).num_elems * SizeOf(dtype);
+  const BlobSpec& first = model.blob(Block(model, 0));
+  const int64_t num_bytes = first.num_elems * SizeOf(dtype);
   const std::unique_ptr<worker::Transport> transport = Connect(path, model, dtype);
-  const absl::Span<std::byte> source = NewMemory(num_bytes), destination = NewMemory(num_bytes);
+  const absl::Span<std::byte> sources = NewMemory(kNumBlobs * num_bytes), destination = NewMemory(num_bytes);
   std::vector<double> pulls, copies, ratios, wait_micros;
   for (int round = -1; round < rounds; ++round) {  // the first warms up
-    const double pull = GigabytesPerSecond(kPullsPerRound, num_bytes, [&] {
-      EPS_CHECK(transport->Pull(kWte, Version(0), model.blob(kWte).all_chunks(), destination).ok());
+    const double pull = GigabytesPerSecond(kPullsPerRound, num_bytes, [&](int blob) {
+      EPS_CHECK(transport->Pull(Block(model, blob), Version(0), first.all_chunks(), destination).ok());
     });
-    const double copy = GigabytesPerSecond(kPullsPerRound, num_bytes,
-                                           [&] { std::memcpy(destination.data(), source.data(), destination.size()); });
+    const double copy = GigabytesPerSecond(kPullsPerRound, num_bytes, [&](int blob) {
+      std::memcpy(destination.data(), sources.data() + blob * num_bytes, destination.size());
+    });
     const auto start = Clock::now();
-    EPS_CHECK(transport->Await(kWte, Version(0), model.blob(kWte).all_chunks()).ok());
+    EPS_CHECK(transport->Await(Block(model, 0), Version(0), first.all_chunks()).ok());
     const double wait = std::chrono::duration<double, std::micro>(Clock::now() - start).count();
     if (round < 0) continue;
     pulls.push_back(pull);
@@ -131,8 +139,8 @@ int Main(int rounds) {
   const Peer peer = StartPeer(2, Serve);
   const ModelSpec model = BenchModel();
   nlohmann::ordered_json json = {{"name", "shared_memory"}, {"ratio", 1e9}};
-  std::printf("a blob of %lld chunks, as a block of GPT-2 small; medians of %d rounds\n",
-              static_cast<long long>(model.blob(kWte).num_chunks()), rounds);
+  std::printf("%d blobs in turn, blocks of GPT-2 small of %lld chunks; medians of %d rounds\n", kNumBlobs,
+              static_cast<long long>(model.blob(Block(model, 0)).num_chunks()), rounds);
   std::printf("%-5s %12s %14s %14s %20s\n", "wire", "pull GB/s", "memcpy GB/s", "pull / memcpy", "in place: answer us");
   for (const Dtype dtype : {Dtype::kBf16, Dtype::kF32}) {
     const std::string name = dtype == Dtype::kBf16 ? "bf16" : "fp32";

@@ -113,6 +113,7 @@ class GradientPusherTest : public ::testing::Test {
         {.num_vnodes = kVnodes, .max_pass_vnodes = 2, .max_subtree_leaves = 4, .area_elems = kWholeLayers}));
     pass_.group = parts_.get();
     step_ = {.kind = RelayStep::Kind::kExchange, .layer = kBlock, .push = 0};
+    step_.round = 0;
     step_.flag_turn = 1;
     pusher_->EnqueueExchange(step_, pass_, group_);
     pusher_->EnqueuePushPart(step_, pass_, group_);

@@ -12,7 +12,6 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
-#include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "common/base/mutex.h"
@@ -368,9 +367,8 @@ absl::StatusOr<std::unique_ptr<Transport>> ConnectSharedMemory(SharedMemoryTrans
                            .incarnation = options.incarnation,
                            .step = options.worker_id.value(),
                            .offset_bytes = inbox_bytes});
-  const absl::Time deadline = absl::Now() + kWelcomeTime;
-  EPS_RETURN_IF_ERROR(SendPacket(socket, hello, {}, deadline));
-  EPS_ASSIGN_OR_RETURN(Packet packet, ReceivePacket(socket, kMaxReplyBytes, deadline));
+  EPS_RETURN_IF_ERROR(SendPacket(socket, hello, {}, kWelcomeTime));
+  EPS_ASSIGN_OR_RETURN(Packet packet, ReceivePacket(socket, kMaxReplyBytes, kWelcomeTime));
   EPS_RETURN_IF_ERROR(ReadWelcome(packet, options).status());
   // The sizes are what we know from the run, whatever the daemon says.
   const WireLayout layout(*options.model, options.wire_dtype, options.wire_versions);

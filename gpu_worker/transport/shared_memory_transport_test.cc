@@ -68,7 +68,7 @@ class ScriptedPeer {
       }
       socket_ = *std::move(socket);
       // Who only looks whether this listener is anybody's says nothing: another test's, which begins.
-      const absl::StatusOr<Packet> hello = ReceivePacket(socket_, kSharedMessageBytes, Deadline());
+      const absl::StatusOr<Packet> hello = ReceivePacket(socket_, kSharedMessageBytes, kTimeout);
       if (hello.ok()) return DecodeSharedMessage(hello->bytes).value();
       EXPECT_TRUE(absl::IsUnavailable(hello.status())) << hello.status();
     }
@@ -77,11 +77,11 @@ class ScriptedPeer {
   void SendWelcome(const SharedMessage& hello, SharedMessage welcome, size_t files = 2) {
     inbox_.emplace(SharedSegment::Create("eps-inbox", hello.offset_bytes, SegmentWriter::kReceiver).value());
     const int all[] = {weights_.file().get(), inbox_->file().get()};
-    EXPECT_OK(SendPacket(socket_, EncodeSharedMessage(welcome), absl::MakeSpan(all).subspan(0, files), Deadline()));
+    EXPECT_OK(SendPacket(socket_, EncodeSharedMessage(welcome), absl::MakeSpan(all).subspan(0, files), kTimeout));
   }
 
   SharedMessage Receive() {
-    const absl::StatusOr<Packet> packet = ReceivePacket(socket_, kSharedMessageBytes, Deadline());
+    const absl::StatusOr<Packet> packet = ReceivePacket(socket_, kSharedMessageBytes, kTimeout);
     return DecodeSharedMessage(packet.value().bytes).value();
   }
   // Into the void if the worker is gone already.
@@ -89,13 +89,13 @@ class ScriptedPeer {
     if (message.incarnation == 0) message.incarnation = kSocketIncarnation;
     SendBytes(EncodeSharedMessage(message));
   }
-  void SendBytes(const std::string& bytes) { SendPacket(socket_, bytes, {}, Deadline()).IgnoreError(); }
+  void SendBytes(const std::string& bytes) { SendPacket(socket_, bytes, {}, kTimeout).IgnoreError(); }
   void Close() { socket_ = FileDescriptor(); }
 
   absl::Span<const std::byte> inbox() const { return inbox_->bytes(); }
 
  private:
-  static absl::Time Deadline() { return absl::Now() + absl::Seconds(20); }
+  static constexpr absl::Duration kTimeout = absl::Seconds(20);
 
   const WireLayout layout_;
   const LocalListener listener_;

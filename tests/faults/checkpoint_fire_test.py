@@ -15,16 +15,15 @@ import statistics
 import subprocess
 import time
 import zlib
-from pathlib import Path
 
-from eps_run import (BIN, EPS, TIME_SCALE, ByHandTest, SystemTest, alone, children, endpoints, latest_checkpoint,
-                     model_hash, run, start_train, summary, train, train_command, wait_for_steps)
+from eps_run import (BIN, ENDLESS, EPS, TIME_SCALE, ByHandTest, SystemTest, alone, children, endpoints, latest_checkpoint,
+                     run, start_train, train, train_command, wait_for_steps)
 
 STATE_MB = int(os.environ.get("EPS_FAULT_STATE_MB", "100"))
 KILLS = int(os.environ.get("EPS_FAULT_KILLS", "20"))
 SEED = int(os.environ.get("EPS_FAULT_SEED", "20260101"))
 
-LONG = {"steps": 300, "checkpoint": {"every_steps": 10, "keep": 2}}
+RUN = {**ENDLESS, "checkpoint": {"every_steps": 10, "keep": 2}}
 PART_BYTES = 1 << 20
 
 
@@ -43,22 +42,11 @@ def verify(folder):
         assert crcs == wanted["crc32_per_mib"], f"{folder}: {name}"
 
 
-def io_error_library(test):
-    """io_error.c, built for this test."""
-    compiler = shutil.which("gcc") or shutil.which("cc")
-    if compiler is None:
-        test.skipTest("no C compiler here")
-    library = test.work.path / "io_error.so"
-    built = run([compiler, "-O1", "-shared", "-fPIC", "-o", str(library), str(Path(__file__).parent / "io_error.c"), "-ldl"])
-    test.assertEqual(built.returncode, 0, built.stderr)
-    return library
-
-
 class HangingDiskTest(ByHandTest):
     def test_a_failed_run_ends_though_its_disk_hangs_in_a_checkpoint(self):
-        spec, out = self.work.spec({**LONG, "steps": 100000}), self.work.out("run")
+        spec, out = self.work.spec(RUN), self.work.out("run")
         trigger, hangs = self.work.path / "trigger", self.work.path / "trigger.hangs"
-        daemon = self.start("/usr/bin/env", f"LD_PRELOAD={io_error_library(self)}", f"EPS_IO_ERROR={trigger}",
+        daemon = self.start("/usr/bin/env", f"LD_PRELOAD={self.library('io_error.c')}", f"EPS_IO_ERROR={trigger}",
                             BIN / "eps_server", "--run", spec, "--out", out)
         self.start_worker(endpoints(daemon, out, log=self.logs[daemon])["grpc"])
 
@@ -74,6 +62,7 @@ class HangingDiskTest(ByHandTest):
         trigger.write_text("hang")
         wait_for(hangs.exists)
         daemon.send_signal(signal.SIGTERM)
+        wait_for(lambda: "stop_requested" in self.log(daemon))  # it has seen the first
         time.sleep(1.2)  # within a second it is the same signal
         daemon.send_signal(signal.SIGTERM)
         self.assertEqual(daemon.wait(timeout=60 * TIME_SCALE), 1)
@@ -86,7 +75,7 @@ class HangingDiskTest(ByHandTest):
         diverges = {"steps": 100, "optimizer": {"schedule": {"peak": 1e9, "final": 1e9}}, "checkpoint": {"every_steps": 0}}
         out, trigger = self.work.out("run"), self.work.path / "trigger"
         trigger.write_text("hang")
-        daemon = self.start("/usr/bin/env", f"LD_PRELOAD={io_error_library(self)}", f"EPS_IO_ERROR={trigger}",
+        daemon = self.start("/usr/bin/env", f"LD_PRELOAD={self.library('io_error.c')}", f"EPS_IO_ERROR={trigger}",
                             BIN / "eps_server", "--run", self.work.spec(diverges), "--out", out)
         self.start_worker(endpoints(daemon, out, log=self.logs[daemon])["grpc"])
         self.assertEqual(daemon.wait(timeout=60 * TIME_SCALE), 1)
@@ -99,7 +88,7 @@ class HangingDiskTest(ByHandTest):
 class FireTest(SystemTest):
     def setUp(self):
         super().setUp()
-        self.spec = self.work.spec(LONG)
+        self.spec = self.work.spec(RUN)
         self.out = self.work.out("run")
         self.checkpoints = self.out / "checkpoints"
 
@@ -122,17 +111,15 @@ class FireTest(SystemTest):
     def wait_for_checkpoint(self, process):
         self.wait_for(process, (self.checkpoints / "latest").exists)
 
-    def ends(self, process, code):
-        _, stderr = process.communicate(timeout=300 * TIME_SCALE)
-        self.assertEqual(process.returncode, code, stderr)
-        return stderr
+    def start(self, *args, **kwargs):
+        return self.start_endless(self.spec, self.out, *args, **kwargs)
 
-    def finished_like_a_quiet_run(self, spec=None):
-        quiet = self.work.out("quiet")
-        self.train_ok(spec or self.spec, quiet, "--set", "checkpoint.every_steps=0", timeout=600)
-        verify(latest_checkpoint(self.out))
-        self.assertEqual(model_hash(self.out), model_hash(quiet))
-        self.assertEqual(summary(self.out)["loss"], summary(quiet)["loss"])
+    def like_a_quiet_run(self, spec, out):
+        verify(latest_checkpoint(out))
+        super().like_a_quiet_run(spec, out)
+
+    def goes_on_like_a_quiet_run(self, process):
+        self.ends_like_a_quiet_run(process, self.spec, self.out)
 
     def small_disk(self, megabytes):
         """The checkpoints' folder becomes a file system of its own."""
@@ -157,7 +144,7 @@ class FireTest(SystemTest):
     def test_a_disk_that_is_full_for_a_while_costs_checkpoints_and_nothing_else(self):
         self.small_disk(16)
         ballast = self.fill_disk()
-        process = start_train(self.spec, self.out, "--resume")  # the folder is there, without a run
+        process = self.start("--resume")  # the folder is there, without a run
         status = self.wait_for_failure(process)
         self.assertIn("No space left", status["checkpoint_error"])
         self.assertEqual(status["newest_checkpoint"], "")
@@ -166,18 +153,24 @@ class FireTest(SystemTest):
         self.assertNotIn("--tls", asked.stderr)
         ballast.unlink()
         self.wait_for_checkpoint(process)
-        self.ends(process, 0)
+        self.goes_on_like_a_quiet_run(process)
         log = (self.out / "logs" / "eps_server.log").read_text()
         failed = [line for line in log.splitlines() if "checkpoint_failed" in line]
         self.assertTrue(failed)
         self.assertTrue(all(" ERROR checkpoint_failed " in line for line in failed), failed[0])
-        self.finished_like_a_quiet_run()
+
+    def test_a_disk_without_room_for_a_single_checkpoint_is_told_before_anything_is_trained(self):
+        self.small_disk(1)
+        done = train(self.work.spec({"steps": 2}), self.out, "--resume")
+        self.refused(done, 1, "eps: warning: a checkpoint of this run takes ", f" free for {self.checkpoints}: make room",
+                     "the last checkpoint", "No space left")
 
     def test_a_disk_that_stays_full_ends_the_run_with_1_and_what_was_written_before_stands(self):
         self.small_disk(16)
-        process = start_train(self.spec, self.out, "--resume")
+        process = self.start("--resume")
         self.wait_for_checkpoint(process)
         ballast = self.fill_disk()
+        run([str(EPS), "stop", "--out", str(self.out)])
         stderr = self.ends(process, 1)
         stands = latest_checkpoint(self.out)
         verify(stands)
@@ -186,8 +179,7 @@ class FireTest(SystemTest):
         self.assertNotIn("told to end", stderr)  # it ended by itself
         self.assertEqual([p.name for p in self.checkpoints.iterdir() if p.name.startswith(".")], [])
         ballast.unlink()
-        self.train_ok(self.spec, self.out, "--resume")
-        self.finished_like_a_quiet_run()
+        self.goes_on_like_a_quiet_run(self.start("--resume"))
 
     def test_where_the_log_cannot_be_written_either_that_is_said_in_place_of_the_reason(self):
         self.checkpoints = self.out  # all of the run's folder
@@ -202,7 +194,7 @@ class FireTest(SystemTest):
 
     def test_a_disk_that_is_read_only_for_a_while_costs_checkpoints_and_nothing_else(self):
         self.small_disk(16)
-        process = start_train(self.spec, self.out, "--resume")
+        process = self.start("--resume")
         self.wait_for_checkpoint(process)
         # Refused while a file is open for writing.
         self.wait_for(process, lambda: run(["mount", "-o", "remount,ro", str(self.checkpoints)]).returncode == 0)
@@ -210,8 +202,7 @@ class FireTest(SystemTest):
         self.assertIn("Read-only file system", status["checkpoint_error"])
         verify(latest_checkpoint(self.out))
         self.assertEqual(run(["mount", "-o", "remount,rw", str(self.checkpoints)]).returncode, 0)
-        self.ends(process, 0)
-        self.finished_like_a_quiet_run()
+        self.goes_on_like_a_quiet_run(process)
 
     def test_a_limit_on_the_size_of_files_is_an_error_and_no_death(self):
         done = subprocess.run(train_command(self.spec, self.out, "--steps", "20"), capture_output=True, text=True,
@@ -221,12 +212,11 @@ class FireTest(SystemTest):
         self.assertEqual(list(self.checkpoints.iterdir()), [])
 
     def test_a_directory_that_vanishes_is_made_anew(self):
-        process = start_train(self.spec, self.out)
+        process = self.start()
         self.wait_for_checkpoint(process)
         self.checkpoints.rename(self.out / "moved-away")
         self.wait_for_checkpoint(process)
-        self.ends(process, 0)
-        self.finished_like_a_quiet_run()
+        self.goes_on_like_a_quiet_run(process)
 
     def test_a_file_in_the_directorys_place_costs_checkpoints_until_it_is_gone(self):
         def put_file():
@@ -237,16 +227,15 @@ class FireTest(SystemTest):
                 return False  # it was made anew meanwhile
             return True
 
-        process = start_train(self.spec, self.out)
+        process = self.start()
         self.wait_for_checkpoint(process)
         self.wait_for(process, put_file)
         self.assertIn("checkpoints", self.wait_for_failure(process)["checkpoint_error"])
         self.checkpoints.unlink()
-        self.ends(process, 0)
-        self.finished_like_a_quiet_run()
+        self.goes_on_like_a_quiet_run(process)
 
     def test_a_disk_with_input_output_errors_costs_checkpoints_and_nothing_else(self):
-        library = io_error_library(self)
+        library = self.library("io_error.c")
         trigger = self.work.path / "trigger"
         for call in ("pwrite", "fsync", "rename"):
             with self.subTest(call=call):
@@ -254,8 +243,7 @@ class FireTest(SystemTest):
                 self.checkpoints = self.out / "checkpoints"
                 trigger.unlink(missing_ok=True)
                 environment = {**os.environ, "LD_PRELOAD": str(library), "EPS_IO_ERROR": str(trigger)}
-                process = subprocess.Popen(train_command(self.spec, self.out), env=environment, text=True,
-                                           stdout=subprocess.PIPE, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL)
+                process = self.start(env=environment)
                 self.wait_for_checkpoint(process)
                 before = latest_checkpoint(self.out)
                 trigger.write_text(call)
@@ -264,14 +252,12 @@ class FireTest(SystemTest):
                 verify(latest_checkpoint(self.out))
                 self.assertGreaterEqual(latest_checkpoint(self.out).name, before.name)
                 trigger.unlink()
-                self.ends(process, 0)
-                self.finished_like_a_quiet_run()
-                shutil.rmtree(self.work.out("quiet"))
+                self.goes_on_like_a_quiet_run(process)
 
     # ---- damage ----
 
     def test_damage_is_named_by_its_place_and_the_older_checkpoint_that_is_offered_gives_the_same_bits(self):
-        process = start_train(self.spec, self.out)
+        process = self.start()
         wait_for_steps(process, self.out, 45)
         process.send_signal(signal.SIGTERM)
         self.ends(process, 143)
@@ -291,8 +277,7 @@ class FireTest(SystemTest):
                       f"remove the folder {newest}", f"from {older.name}, which is whole"):
             self.assertIn(words, done.stderr)
         shutil.rmtree(newest)
-        self.train_ok(self.spec, self.out, "--resume")
-        self.finished_like_a_quiet_run()
+        self.goes_on_like_a_quiet_run(self.start("--resume"))
 
     # ---- kills ----
 
@@ -355,4 +340,4 @@ class FireTest(SystemTest):
         self.assertGreater(left_half_written, KILLS // 4, "the kills missed the writing")
         self.train_ok(spec, self.out, "--resume", "--set", "checkpoint.every_steps=0", timeout=1800)
         self.assertEqual(self.being_written(), set())
-        self.finished_like_a_quiet_run(spec)
+        self.like_a_quiet_run(spec, self.out)

@@ -3,8 +3,9 @@
 import os
 import resource
 import subprocess
+from pathlib import Path
 
-from eps_run import TIME_SCALE, SystemTest
+from eps_run import EPS, TIME_SCALE, SystemTest, run
 
 USER = 65531  # with no process but the test's; need not be in /etc/passwd
 
@@ -38,3 +39,27 @@ class ProcessLimitTest(SystemTest):
         self.assertFalse(out.exists())
         self.refused(self.with_limit(12, "gpu_worker", "--connect", "127.0.0.1:1"), 1, "gpu_worker: needs")
         self.refused(self.with_limit(4, "eps", "status", "--connect", "127.0.0.1:1"), 1, "eps: needs")
+
+
+class MemoryLimitTest(SystemTest):
+    def with_limit(self, limit, *arguments):
+        """The command as in a control group of so many bytes: a file in a mount namespace of its own says so."""
+        in_namespace = ["unshare", "--mount", "sh", "-c", "mount -t tmpfs eps-test /sys/fs/cgroup && "
+                        f"echo {limit} > /sys/fs/cgroup/memory.max && exec \"$@\"", "sh"]
+        probe = run([*in_namespace, "true"])
+        if probe.returncode != 0:
+            self.skipTest(f"mounting is not allowed here: {probe.stderr.strip()}")
+        return run([*in_namespace, str(EPS), *map(str, arguments)])
+
+    def test_a_daemon_larger_than_its_control_group_is_refused_with_both_figures(self):
+        if "SwapTotal:             0 kB" not in Path("/proc/meminfo").read_text():
+            self.skipTest("with swap a run may have more than a control group's limit")
+        spec, out = self.work.spec({"steps": 1}), self.work.out("run")
+        train = ("train", "--run", spec, "--out", out, "--device-memory", "64MiB")
+        self.refused(self.with_limit(100_000, *train), 3, "the daemon needs at least",
+                     "its control group allows 97.7 KiB (/sys/fs/cgroup/memory.max)")
+        self.assertFalse(out.exists(), "a refused run left a folder")
+        # A limit that is not reached for sure, as of the daemon's constant 96 MiB, is a warning.
+        done = self.with_limit(50 << 20, *train)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn("WARNING memory_is_short needed_bytes=", done.stdout)

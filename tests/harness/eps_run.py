@@ -28,6 +28,7 @@ EPS = BIN / "eps"
 DEVICE = ["--device", os.environ["EPS_DEVICE"]] if "EPS_DEVICE" in os.environ else []  # of workers
 SANITIZER = os.environ.get("EPS_SANITIZER", "")
 TIME_SCALE = float(os.environ.get("EPS_TIME_SCALE", 1))
+LIBC = ctypes.CDLL(None)
 
 # Plans are made from nominal figures, whatever profile this machine keeps.
 os.environ["XDG_CACHE_HOME"] = "/dev/null"
@@ -72,6 +73,11 @@ TINY = {
     "steps": 12,
     "checkpoint": {"every_steps": 5, "keep": 3},
 }
+
+# Changes of a run that its case ends, however long what the case does meanwhile takes: how many steps were still to come
+# changes nothing in those that were done.
+ENDLESS = {"steps": 1_000_000, "checkpoint": {"every_steps": 0},
+           "optimizer": {"schedule": {"decay": "CONSTANT", "final": None}}}
 
 
 def merged(base, changes):
@@ -123,18 +129,36 @@ def train_command(spec, out, *args):
     return [str(EPS), "train", "--run", str(spec), "--out", str(out), "--quiet", *DEVICE, *map(str, args)]
 
 
+def die_with(parent):
+    """In a child of `parent`: it would go on, or wait for its next task, for ever when its parent is killed."""
+    LIBC.prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+    if os.getppid() != parent:
+        os._exit(1)
+
+
+def dies_with_us():
+    """A preexec_fn: the process is killed when the thread that started it has ended, as a suite that is ended cleans up
+    nothing."""
+    return functools.partial(die_with, os.getpid())
+
+
 def run(command, timeout=300, **kwargs):
     return subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True,
-                          timeout=timeout * TIME_SCALE, **kwargs)
+                          timeout=timeout * TIME_SCALE, **{"preexec_fn": dies_with_us(), **kwargs})
 
 
 def train(spec, out, *args, timeout=300):
     return run(train_command(spec, out, *args), timeout=timeout)
 
 
-def start_train(spec, out, *args):
-    return subprocess.Popen(train_command(spec, out, *args), stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                            stdin=subprocess.DEVNULL, text=True, start_new_session=True)
+def start(command, **kwargs):
+    return subprocess.Popen([str(word) for word in command], stdin=subprocess.DEVNULL, preexec_fn=dies_with_us(),
+                            **{"text": True, **kwargs})
+
+
+def start_train(spec, out, *args, **kwargs):
+    return start(train_command(spec, out, *args), stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True,
+                 **kwargs)
 
 
 def summary(out):
@@ -252,15 +276,25 @@ class SystemTest(unittest.TestCase):
             shutil.copy(BIN / program, programs / place)
         return programs / "eps"
 
+    def library(self, source):
+        """What LD_PRELOAD takes: a C file of tests/faults, built for this test."""
+        compiler = shutil.which("gcc") or shutil.which("cc")
+        if compiler is None:
+            self.skipTest("no C compiler here")
+        library = self.work.path / f"{source}.so"
+        built = run([compiler, "-O1", "-shared", "-fPIC", "-o", str(library), str(ROOT / "tests" / "faults" / source), "-ldl"])
+        self.assertEqual(built.returncode, 0, built.stderr)
+        return library
+
     def gone(self, pids, timeout=30):
         deadline = time.monotonic() + timeout * TIME_SCALE
         while left := [pid for pid in pids if alive(pid)]:
             self.assertLess(time.monotonic(), deadline, f"still alive after {timeout} s: {left}")
             time.sleep(0.05)
 
-    def start_endless(self, spec, out, *args):
+    def start_endless(self, spec, out, *args, **kwargs):
         """A run that the case ends itself, or, where it comes to no end, whoever cleans up."""
-        process = start_train(spec, out, *args)
+        process = start_train(spec, out, *args, **kwargs)
         self.addCleanup(self.end_if_running, process)
         return process
 
@@ -269,18 +303,56 @@ class SystemTest(unittest.TestCase):
             process.kill()  # its daemon and workers end with it
             process.communicate()
 
+    def ends(self, process, code, timeout=120):
+        """Returns what it said on stderr."""
+        stdout, stderr = process.communicate(timeout=timeout * TIME_SCALE)
+        self.assertEqual(process.returncode, code, f"{process.args}\n{stdout}\n{stderr}")
+        return stderr
+
+    def like_a_quiet_run(self, spec, out):
+        """An endless run that was ended has the bits of one of as many steps that nobody disturbs."""
+        losses, quiet = summary(out)["loss"], Path(f"{out}-quiet")
+        self.train_ok(spec, quiet, "--set", f"steps={len(losses)}", "--set", "checkpoint.every_steps=0", timeout=600)
+        self.assertEqual(losses, summary(quiet)["loss"])
+        self.assertEqual(model_hash(out), model_hash(quiet))
+
+    def ends_like_a_quiet_run(self, process, spec, out):
+        """An endless run goes on for some steps, whatever became of it before, and is ended."""
+        wait_for_steps(process, out, committed_steps(out) + 5)
+        process.send_signal(signal.SIGINT)
+        stderr = self.ends(process, 130)
+        self.like_a_quiet_run(spec, out)
+        return stderr
+
     def train_ok(self, spec, out, *args, **kwargs):
         done = train(spec, out, *args, **kwargs)
         self.assertEqual(done.returncode, 0, f"{' '.join(map(str, done.args))}\n{done.stdout}\n{done.stderr}")
         return done
+
+    def begin(self, spec, out, steps, *args, worker_args=()):
+        """The first `steps` steps of a run, and their checkpoint, as a stop just then would leave them: eps train --resume
+        goes on from there, however fast the machine is. `args` are the daemon's."""
+        path = self.work.path / f"{out.name}-begun.log"
+        with open(path, "w") as log:  # a pipe that nobody reads would fill up
+            processes = []
+
+            def add(program, *args):
+                processes.append(start([BIN / program, *args], stdout=log, stderr=log))
+                self.addCleanup(self.end_if_running, processes[-1])
+                return processes[-1]
+
+            daemon = add("eps_server", "--run", spec, "--out", out, "--most-steps", steps, *args)
+            add("gpu_worker", "--connect", endpoints(daemon, out, log=path)["grpc"], *DEVICE, *worker_args)
+        for process in processes:
+            self.assertEqual(process.wait(timeout=120 * TIME_SCALE), 0, path.read_text())
+        self.assertEqual(committed_steps(out), steps)
 
     def interrupt(self, spec, out, steps, *args):
         """Starts a run, and ends it by a signal when so many steps are committed; it must have many more to go."""
         process = start_train(spec, out, *args)
         wait_for_steps(process, out, steps)
         process.send_signal(signal.SIGINT)
-        stdout, stderr = process.communicate(timeout=120 * TIME_SCALE)
-        self.assertEqual(process.returncode, 130, f"{stdout}\n{stderr}")
+        self.ends(process, 130)
 
     def refused(self, done, code, *words):
         self.assertEqual(done.returncode, code, f"{' '.join(map(str, done.args))}\n{done.stdout}\n{done.stderr}")
@@ -314,17 +386,21 @@ class ByHandTest(SystemTest):
     def log(self, process):
         return self.logs[process].read_text()
 
-    def start(self, program, *args):
+    def ends(self, process, code, timeout=120):
+        """Returns what it said."""
+        self.assertEqual(process.wait(timeout * TIME_SCALE), code, f"{process.args}\n{self.logs[process].read_text()}")
+        return self.logs[process].read_text()
+
+    def start(self, program, *args, **kwargs):
         path = self.work.path / f"by-hand-{len(self.logs)}.log"
         with open(path, "w") as log:  # a pipe that nobody reads would fill up
-            process = subprocess.Popen([str(program), *map(str, args)], stdout=log, stderr=log,
-                                       stdin=subprocess.DEVNULL)
+            process = start([program, *args], stdout=log, stderr=subprocess.STDOUT, **kwargs)
         self.logs[process] = path
         return process
 
-    def start_daemon(self, spec, out, *args):
+    def start_daemon(self, spec, out, *args, **kwargs):
         """A daemon of the run, and its address."""
-        daemon = self.start(BIN / "eps_server", "--run", spec, "--out", out, *args)
+        daemon = self.start(BIN / "eps_server", "--run", spec, "--out", out, *args, **kwargs)
         return daemon, endpoints(daemon, out, log=self.logs[daemon])["grpc"]
 
     def start_worker(self, address, *args):
@@ -412,13 +488,6 @@ def is_marked(case, mark):
     return hasattr(case, mark) or hasattr(getattr(case, case._testMethodName, None), mark)
 
 
-def die_with(parent):
-    """For a process of a pool, which would wait for its next task for ever when its parent is killed."""
-    ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
-    if os.getppid() != parent:
-        os._exit(1)
-
-
 @functools.cache
 def cases_that_match(folders, patterns):
     """By their names."""
@@ -440,6 +509,7 @@ def main(*folders, patterns=("*",), at_once=1):
     that run alone, which come last.
 
     Returns 77 when none of them could run here, 1 when one failed or there was none, or none that a pattern matches."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # ends it at once, as SIGTERM does, and all that was started with it
     patterns = tuple(f"*{word}*" for word in sys.argv[1:]) or tuple(patterns)
     cases = cases_that_match(folders, patterns)
     missing = [pattern for pattern in patterns if not fnmatch.filter(cases, pattern)]

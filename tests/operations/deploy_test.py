@@ -1,16 +1,17 @@
 """deploy/systemd and deploy/container: the lines that they run are run here, and what they promise holds."""
 
+import json
 import os
 import re
 import shlex
 import shutil
 import signal
-import socket
 import subprocess
 import unittest
 from pathlib import Path
 
 from eps_run import BIN, TIME_SCALE, ByHandTest, SystemTest, run, summary, wait_for_steps
+from prometheus import free_port
 
 DEPLOY = Path(__file__).resolve().parents[2] / "deploy"
 UNITS = {name: DEPLOY / "systemd" / f"{name}@.service" for name in ("eps_server", "gpu_worker")}
@@ -26,12 +27,6 @@ def settings(unit):
     return values
 
 
-def free_port():
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        return taken.getsockname()[1]
-
-
 class ServiceTest(ByHandTest):
     """The units' command lines and environments, in folders of the test's own."""
 
@@ -41,6 +36,7 @@ class ServiceTest(ByHandTest):
         return text.replace("/usr/local/bin", str(BIN)).replace("%i", "bible")
 
     def serve(self, unit):
+        """Runs what comes before it, and starts it."""
         values = settings(UNITS[unit])
         environment = {}
         for text in values["Environment"]:
@@ -50,16 +46,21 @@ class ServiceTest(ByHandTest):
             self.assertTrue(path.startswith("-"), "must not be required")
             for line in Path(self.here(path[1:])).read_text().splitlines():
                 environment.update([line.split("=", 1)])
-        command = []
-        for word in shlex.split(self.here(values["ExecStart"][0])):
-            if word.startswith("${"):  # systemd's: one word
-                command.append(environment[word[2:-1]])
-            elif word.startswith("$"):  # as many as there are, also none
-                command += shlex.split(environment.get(word[1:], ""))
-            else:
-                command.append(word)
+        for before in values.get("ExecStartPre", []):
+            done = subprocess.run(self.words(before, environment), umask=int(values["UMask"][0], 8), check=False)
+            self.assertEqual(done.returncode, 0)
         os.environ.update((name, environment[name]) for name in environment if name.startswith("XDG_"))
-        return self.start(*command)
+        return self.start(*self.words(values["ExecStart"][0], environment))
+
+    def words(self, line, environment):
+        """As systemd has them: ${NAME} anywhere is its value, $NAME as many words as that has, also none."""
+        found = []
+        for word in shlex.split(self.here(line)):
+            if re.fullmatch(r"\$\w+", word):
+                found += shlex.split(environment.get(word[1:], ""))
+            else:
+                found.append(re.sub(r"\$\{(\w+)\}", lambda name: environment[name[1]], word))
+        return found
 
     def setUp(self):
         super().setUp()
@@ -95,6 +96,23 @@ class ServiceTest(ByHandTest):
         self.assertEqual(summary(self.out)["steps"], 600)
         self.assertIn("transport=shared_memory", self.log(worker))
         self.assertEqual(self.serve("eps_server").wait(timeout=60 * TIME_SCALE), 0)  # of a run that is done
+
+    def test_who_cannot_read_the_run_s_token_is_kept_out(self):
+        self.write_run(1_000_000)
+        daemon, worker = self.serve("eps_server"), self.serve("gpu_worker")
+        wait_for_steps(daemon, self.out, 1)  # so the worker is let in
+        token = self.out / "token"
+        self.assertEqual(token.stat().st_mode & 0o7777, 0o600)
+        self.assertRegex(made := token.read_text(), r"^[0-9a-f]{64}$")
+        self.assertNotIn("door_without_token", self.log(daemon))
+        status = [BIN / "eps", "status"]
+        self.refused(run([*status, "--connect", json.loads((self.out / "endpoints.json").read_text())["grpc"]]), 1, "token")
+        self.assertEqual(run([*status, "--out", self.out]).returncode, 0)
+        for process in (daemon, worker):
+            process.kill()
+            process.wait()
+        self.serve("eps_server")
+        self.assertEqual(token.read_text(), made, "a worker that is still there would be kept out")
 
     def test_a_service_that_is_stopped_has_succeeded_and_goes_on_when_it_is_started(self):
         self.write_run(1_000_000)

@@ -97,7 +97,7 @@ class Prometheus:
 
     def stop(self):
         self.process.terminate()
-        self.process.wait(timeout=30)
+        self.process.wait(timeout=30 * TIME_SCALE)
 
 
 def dashboard_queries(variables):

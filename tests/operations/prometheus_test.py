@@ -7,7 +7,7 @@ import time
 import unittest
 
 import dashboard_picture
-from eps_run import SystemTest, children, long, run, start_train, wait_for_steps
+from eps_run import TIME_SCALE, SystemTest, children, long, run, start_train, wait_for_steps
 from page_test import metrics_address
 from prometheus import DEPLOY, PROGRAMS, Prometheus, dashboard_queries
 
@@ -81,7 +81,7 @@ class PrometheusTest(SystemTest):
         prometheus.wait_for("EpsWorkerLost clears", lambda: "EpsWorkerLost" not in prometheus.firing())
 
         process.send_signal(signal.SIGTERM)
-        _, errors = process.communicate(timeout=60)
+        _, errors = process.communicate(timeout=60 * TIME_SCALE)
         self.assertEqual(process.returncode, 143, errors)
         prometheus.wait_for("EpsDaemonDown fires", lambda: "EpsDaemonDown" in prometheus.firing())
         prometheus.set_daemons([])  # it was told to end: its address is taken out

@@ -3,8 +3,6 @@
 Gradients are read, not derived: with beta1 = 0 AdamW's first moment after one step is the step's gradient itself. Logits
 are those that a worker hands to the daemon that serves the folder."""
 
-import subprocess
-
 import numpy as np
 import torch
 
@@ -12,7 +10,7 @@ import safetensors_file
 import torch_bert
 import torch_gpt2
 import torch_llama
-from eps_run import BIN, DEVICE, endpoints, latest_checkpoint, summary
+from eps_run import BIN, DEVICE, endpoints, latest_checkpoint, start, summary
 from torch_reference import MICRO_BATCH, MICRO_BATCHES, TOLERANCE, VNODES, TorchReference
 from worker_tap import WorkerTap
 
@@ -79,8 +77,7 @@ class GradientsTest(TorchReference):
 
     def process(self, program, *args):
         with open(self.work.out(f"{program}.log"), "w") as log:
-            process = subprocess.Popen([str(BIN / program), *map(str, args)], stdout=log, stderr=log,
-                                       stdin=subprocess.DEVNULL)
+            process = start([BIN / program, *args], stdout=log, stderr=log)
         self.addCleanup(process.wait)
         self.addCleanup(process.kill)  # the last to be added is the first to be done
         return process

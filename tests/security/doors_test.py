@@ -4,11 +4,10 @@ import os
 import signal
 import socket
 import ssl
-import subprocess
 import threading
 import time
 
-from eps_run import BIN, EPS, TIME_SCALE, SystemTest, endpoints, run, wait_for_steps
+from eps_run import BIN, ENDLESS, EPS, TIME_SCALE, ByHandTest, endpoints, run, wait_for_steps
 
 # The daemon waits for a worker, and is asked things meanwhile.
 SPEC = {"steps": 4}
@@ -67,18 +66,10 @@ subjectAltName=DNS:localhost,IP:127.0.0.1
         return [str(self.folder / f"{name}.crt"), str(self.folder / f"{name}.key")]
 
 
-class DoorsTest(SystemTest):
+class DoorsTest(ByHandTest):
     def setUp(self):
         super().setUp()
-        self.processes = []
         self.keys = self.make_keys("keys")
-
-    def tearDown(self):
-        for process in self.processes:
-            if process.poll() is None:
-                process.kill()
-            process.wait()
-        super().tearDown()
 
     def make_keys(self, name, *args):
         folder = self.work.path / name
@@ -99,17 +90,8 @@ class DoorsTest(SystemTest):
     def server_command(self, *flags):
         return [str(BIN / "eps_server"), "--run", str(self.work.spec(SPEC)), "--out", str(self.work.out("run")), *flags]
 
-    def start(self, command, name):
-        log = open(self.work.path / f"{name}.log", "w")
-        process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL)
-        log.close()
-        self.processes.append(process)
-        return process
-
     def start_server(self, *flags):
-        self.server = self.start(self.server_command(*flags), "eps_server")
-        log = self.work.path / "eps_server.log"
-        self.address = endpoints(self.server, self.work.out("run"), log=log)["grpc"]
+        self.server, self.address = self.start_daemon(self.work.spec(SPEC), self.work.out("run"), *flags)
         return self.address
 
     def status(self, *flags):
@@ -142,7 +124,7 @@ class TlsTest(DoorsTest):
         self.assertIn("--token-file", self.kept_out(*self.client_flags(self.keys, token=False)))
         wrong = ["--tls-ca", str(self.keys / "ca.crt"), "--token-file", str(other / "token")]
         self.assertIn("the token is not", self.kept_out(*wrong))
-        self.no_secrets_in((self.work.path / "eps_server.log").read_text())
+        self.no_secrets_in(self.log(self.server))
 
     def test_a_daemon_of_another_ca_is_not_believed(self):
         other = self.make_keys("other")
@@ -167,6 +149,15 @@ class TlsTest(DoorsTest):
         self.let_in()
         self.kept_out(*self.client_flags(self.keys, token=False))
 
+    def test_who_forgets_tls_or_asks_the_page_is_told_where_to_look(self):
+        address = self.start_server("--listen", "127.0.0.1:0", *self.server_flags(self.keys))
+        page = endpoints(self.server, self.work.out("run"))["metrics"]
+        worker = [str(BIN / "gpu_worker"), "--device-memory", "64MiB", "--reconnect-seconds", "1"]
+        self.refused(run([*worker, "--connect", address]), 1, "; docs/operations.md, Across machines, says")
+        for program in (worker, [str(EPS), "status"]):
+            self.refused(run([*program, "--connect", page]), 1, "`grpc` in the run's endpoints.json")
+            self.refused(run([*program, "--connect", f"http://{page}"]), 2, "want HOST:PORT, without http://")
+
     def test_old_versions_of_tls_are_refused(self):
         host, port = self.start_server("--listen", "127.0.0.1:0", *self.server_flags(self.keys)).split(":")
         for version, works in ((ssl.TLSVersion.TLSv1_1, False), (ssl.TLSVersion.TLSv1_2, True),
@@ -186,14 +177,12 @@ class TlsTest(DoorsTest):
         plain = self.work.out("plain")
         self.train_ok(self.work.spec(SPEC), plain, "--device-memory", "64MiB")
         address = self.start_server("--listen", "127.0.0.1:0", *self.server_flags(self.keys, client_ca=True))
-        worker = self.start([str(BIN / "gpu_worker"), "--connect", address, "--device-memory", "64MiB",
-                             *self.client_flags(self.keys, certificate=True)], "gpu_worker")
-        self.assertEqual(self.server.wait(timeout=120 * TIME_SCALE), 0, (self.work.path / "eps_server.log").read_text())
-        self.assertEqual(worker.wait(timeout=30 * TIME_SCALE), 0, (self.work.path / "gpu_worker.log").read_text())
+        worker = self.start_worker(address, "--device-memory", "64MiB", *self.client_flags(self.keys, certificate=True))
+        self.ends(self.server, 0)
+        self.ends(worker, 0, timeout=30)
         model = "checkpoints/step-00000004/model.safetensors"
         self.assertEqual((self.work.out("run") / model).read_bytes(), (plain / model).read_bytes())
-        self.no_secrets_in((self.work.path / "eps_server.log").read_text(),
-                           (self.work.path / "gpu_worker.log").read_text())
+        self.no_secrets_in(self.log(self.server), self.log(worker))
 
     def test_a_worker_that_finds_another_daemon_ends_at_once_and_says_why(self):
         other = self.make_keys("other")
@@ -289,11 +278,19 @@ class AddressTest(DoorsTest):
 
     def test_with_doors_it_is_served_and_endpoints_names_what_this_machine_reaches(self):
         address = self.start_server("--listen", "0.0.0.0:0", *self.server_flags(self.keys))
-        self.assertIn("door_without_client_certificates", (self.work.path / "eps_server.log").read_text())
+        self.assertIn("door_without_client_certificates", self.log(self.server))
         self.assertTrue(address.startswith("127.0.0.1:"), address)
         self.let_in(*self.client_flags(self.keys))
         done = run([str(EPS), "status", "--out", str(self.work.out("run")), *self.client_flags(self.keys)])
         self.assertEqual(done.returncode, 0, done.stderr)
+
+    def test_of_a_daemon_that_every_user_of_the_machine_reaches_the_log_warns(self):
+        self.start_server("--listen", "127.0.0.1:0", *self.server_flags(self.keys, tls=False))
+        self.assertNotIn("door_without_token", self.log(self.server))
+        self.server.kill()
+        self.server.wait()
+        self.start_server("--listen", "127.0.0.1:0")
+        self.assertIn("WARNING door_without_token", self.log(self.server))
 
     def test_nothing_is_said_to_another_machine_in_plaintext(self):
         for program in ([str(EPS), "status"], [str(BIN / "gpu_worker")]):
@@ -386,10 +383,7 @@ class OneMachineTest(DoorsTest):
     def test_the_run_is_closed_to_whoever_cannot_read_its_folder(self):
         out = self.work.out("run")
         # No checkpoint comes or goes by itself while the folder is walked through.
-        spec = self.work.spec({"steps": 100000, "checkpoint": {"every_steps": 0}})
-        process = subprocess.Popen([str(EPS), "train", "--run", str(spec), "--out", str(out), "--quiet",
-                                    "--device-memory", "64MiB"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-                                   stdin=subprocess.DEVNULL, start_new_session=True)
+        process = self.start_endless(self.work.spec(ENDLESS), out, "--device-memory", "64MiB")
         try:
             self.address = endpoints(process, out)["grpc"]
             self.assertIn("token", self.kept_out())
@@ -414,7 +408,7 @@ class OneMachineTest(DoorsTest):
                 self.assertNotIn(token, log.read_bytes())
         finally:
             process.send_signal(signal.SIGINT)
-            process.wait(timeout=60)
+            process.communicate(timeout=60 * TIME_SCALE)
 
     def test_help_names_no_secret(self):
         for program in ([str(BIN / "eps_server")], [str(BIN / "gpu_worker")], [str(EPS), "keys"], [str(EPS), "status"]):

@@ -2,9 +2,8 @@
 other."""
 
 import os
-import subprocess
 
-from eps_run import BIN, EPS, TIME_SCALE, SystemTest, endpoints, run, summary
+from eps_run import BIN, EPS, ByHandTest, endpoints, run, summary
 
 DAEMON, WORKER = "10.99.0.1", "10.99.0.2"
 
@@ -38,7 +37,7 @@ class TwoMachines:
             run(["ip", "netns", "delete", name])
 
 
-class NetworkTest(SystemTest):
+class NetworkTest(ByHandTest):
     def setUp(self):
         super().setUp()
         self.machines = TwoMachines()
@@ -50,25 +49,18 @@ class NetworkTest(SystemTest):
         self.keys = self.work.path / "keys"
         self.assertEqual(run([str(EPS), "keys", "--out", str(self.keys), "--host", DAEMON]).returncode, 0)
 
-    def start(self, which, command, name):
-        with open(self.work.path / f"{name}.log", "w") as log:
-            process = subprocess.Popen(self.machines.inside(which, command), stdout=log, stderr=subprocess.STDOUT,
-                                       stdin=subprocess.DEVNULL)
-        self.addCleanup(lambda: (process.poll() is None and process.kill(), process.wait()))
-        return process
-
-    def log(self, name):
-        return (self.work.path / f"{name}.log").read_text()
+    def start_in(self, which, *command):
+        return self.start(*self.machines.inside(which, command))
 
     def train(self, name, listen, worker_in, server_flags, worker_flags):
         out = self.work.out(name)
-        server = self.start(0, [BIN / "eps_server", "--run", self.work.spec({"steps": 30}), "--out", out, "--listen",
-                                listen, *server_flags], f"{name}-eps_server")
-        address = endpoints(server, out, log=self.work.path / f"{name}-eps_server.log")["grpc"]
-        worker = self.start(worker_in, [BIN / "gpu_worker", "--connect", address, "--device-memory", "64MiB",
-                                        *worker_flags], f"{name}-gpu_worker")
-        self.assertEqual(server.wait(timeout=180 * TIME_SCALE), 0, self.log(f"{name}-eps_server"))
-        self.assertEqual(worker.wait(timeout=30 * TIME_SCALE), 0, self.log(f"{name}-gpu_worker"))
+        server = self.start_in(0, BIN / "eps_server", "--run", self.work.spec({"steps": 30}), "--out", out, "--listen",
+                               listen, *server_flags)
+        address = endpoints(server, out, log=self.logs[server])["grpc"]
+        worker = self.start_in(worker_in, BIN / "gpu_worker", "--connect", address, "--device-memory", "64MiB",
+                               *worker_flags)
+        self.ends(server, 0, timeout=180)
+        self.ends(worker, 0, timeout=30)
         return out
 
     def test_a_run_over_tls_between_two_machines(self):
@@ -86,10 +78,9 @@ class NetworkTest(SystemTest):
 
     def test_a_stranger_on_the_network_gets_nothing(self):
         k, out = self.keys, self.work.out("run")
-        server = self.start(0, [BIN / "eps_server", "--run", self.work.spec(), "--out", out, "--listen", "0.0.0.0:7070",
-                                "--tls-cert", k / "server.crt", "--tls-key", k / "server.key", "--token-file",
-                                k / "token"], "s")
-        endpoints(server, out, log=self.work.path / "s.log")
+        server = self.start_in(0, BIN / "eps_server", "--run", self.work.spec(), "--out", out, "--listen", "0.0.0.0:7070",
+                               "--tls-cert", k / "server.crt", "--tls-key", k / "server.key", "--token-file", k / "token")
+        endpoints(server, out, log=self.logs[server])
         status = [EPS, "status", "--connect", f"{DAEMON}:7070", "--tls-ca", k / "ca.crt"]
         self.refused(run(self.machines.inside(1, status)), 1, "token")
         let_in = run(self.machines.inside(1, [*status, "--token-file", k / "token"]))

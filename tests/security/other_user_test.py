@@ -4,11 +4,10 @@ import json
 import os
 import signal
 import subprocess
-import time
 import unittest
 from pathlib import Path
 
-from eps_run import SystemTest, children, endpoints, run, wait_for_steps
+from eps_run import SystemTest, children, endpoints, run, start, wait_for_steps
 
 OWNER, STRANGER = 65532, 65533  # user ids that need not be in /etc/passwd
 PYTHON = "/usr/bin/python3"
@@ -86,9 +85,9 @@ class OtherUserTest(SystemTest):
         self.hand_over_to(OWNER)
 
     def start(self, out):
-        self.train = subprocess.Popen(
-            [str(word) for word in (self.bin / "eps", "train", "--run", self.spec, "--out", out, "--quiet")],
-            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, stdin=subprocess.DEVNULL, start_new_session=True,
+        self.train = start(
+            [self.bin / "eps", "train", "--run", self.spec, "--out", out, "--quiet"],
+            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
             user=OWNER, group=OWNER, extra_groups=[], cwd="/",
             env={**os.environ, "XDG_RUNTIME_DIR": str(self.work.path)})
         self.addCleanup(self.end)

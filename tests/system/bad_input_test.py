@@ -49,6 +49,15 @@ class BadRunSpecTest(SystemTest):
         self.assertFalse((self.work.path / "profile").exists())
         self.assertFalse(self.work.out("run").exists())
 
+    def test_of_more_workers_than_virtual_nodes_a_run_says_that_some_stand_by_and_no_plan_is_made(self):
+        spec = self.work.spec()
+        for command in ([EPS, "plan"], [EPS, "doctor", "--no-measuring"]):
+            done = run([*map(str, command), "--run", str(spec), "--workers", "5"])
+            self.refused(done, 2, "--workers: 5, must be at most 4, as batch.virtual_nodes is: others would have nothing to do")
+        for workers, stand_by in ((5, True), (4, False)):
+            done = self.train_ok(spec, self.work.out(f"run-{workers}"), "--workers", workers)
+            self.assertEqual("warning: 5 workers share batch.virtual_nodes: 4: 1 will stand by" in done.stderr, stand_by)
+
     def test_zero_steps_are_refused(self):
         self.refuse({"steps": 0}, "steps")
 
@@ -383,8 +392,8 @@ class DoorsTest(SystemTest):
 
     def test_a_misspelt_flag_is_named_before_what_is_missing(self):
         for command in ([EPS], [BIN / "eps_server"], [EPS, "train"], [EPS, "plan"], [EPS, "verify"], [EPS, "export"],
-                        [EPS, "import"], [EPS, "keys"], [EPS, "sample"], [EPS, "resize"], [EPS, "grow"], [EPS, "trace"],
-                        [EPS, "profile"], [BIN / "gpu_worker"]):
+                        [EPS, "import"], [EPS, "keys"], [EPS, "sample"], [EPS, "resize"], [EPS, "grow"], [EPS, "branch"],
+                        [EPS, "trace"], [EPS, "profile"], [BIN / "gpu_worker"]):
             for words in (["--nonsense"], ["--nonsense", "a"], ["--nonsense=a"]):
                 done = run([*map(str, command), *words])
                 self.refused(done, 2, "not expected: --nonsense\n")

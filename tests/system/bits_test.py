@@ -2,9 +2,8 @@
 
 import json
 import shutil
-import signal
 
-from eps_run import SystemTest, latest_checkpoint, model_hash, needs_at_least, start_train, summary, train, wait_for_steps
+from eps_run import SystemTest, latest_checkpoint, model_hash, needs_at_least, summary, train
 
 
 class BitsTest(SystemTest):
@@ -106,10 +105,7 @@ class BitsTest(SystemTest):
 
     def resumed(self, spec, expected, name):
         out = self.work.out(name)
-        process = start_train(spec, out)
-        wait_for_steps(process, out, 7)
-        process.send_signal(signal.SIGINT)
-        process.communicate()
+        self.begin(spec, out, 7)
         return self.same_bits(spec, expected, name, "--resume")
 
     def test_narrow_moments_take_less_and_learn_what_fp32_ones_do_with_the_same_bits_for_any_workers(self):

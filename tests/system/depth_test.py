@@ -4,11 +4,13 @@ import json
 import os
 import shutil
 import signal
+import time
+from pathlib import Path
 
 import layer_drop
 import safetensors_file
-from eps_run import (EPS, ByHandTest, SystemTest, children, latest_checkpoint, model_hash, run, start_train, summary, train,
-                     wait_for_steps)
+from eps_run import (ENDLESS, EPS, ByHandTest, SystemTest, children, committed_steps, latest_checkpoint, merged, model_hash,
+                     run, summary, train, wait_for_steps)
 
 LAYERS, STEPS, SHARE = 4, 24, 0.4
 DROPS = {"model": {"layers": LAYERS, "dropout": 0.1}, "depth": {"drop": {"share": SHARE}}, "steps": STEPS}
@@ -59,17 +61,19 @@ class LayerDropTest(SystemTest):
             self.assertIn("group_formed", (out / "logs" / "eps_server.log").read_text())
 
     def test_a_lost_worker_and_a_resume_change_no_bit(self):
-        spec = self.work.spec({**DROPS, "steps": 60, "checkpoint": {"every_steps": 4}})
-        quiet, out = self.work.out("quiet"), self.work.out("killed")
-        self.train_ok(spec, quiet)
-        process = start_train(spec, out, "--workers", 2)
+        spec = self.work.spec(merged(merged(DROPS, ENDLESS), {"checkpoint": {"every_steps": 4}}))
+        out = self.work.out("killed")
+        process = self.start_endless(spec, out, "--workers", 2)
         wait_for_steps(process, out, 5)
         os.kill(children(process.pid, "gpu_worker")[0], signal.SIGKILL)
         wait_for_steps(process, out, 11)
+        while not (out / "checkpoints" / "latest").exists():
+            self.assertIsNone(process.poll())
+            time.sleep(0.01)
         os.kill(children(process.pid, "eps_server")[0], signal.SIGKILL)
-        process.communicate(timeout=120)
-        self.train_ok(spec, out, "--resume", "--workers", 2)
-        self.assertEqual(self.outcome(out), self.outcome(quiet))
+        self.ends(process, 1)
+        self.ends_like_a_quiet_run(self.start_endless(spec, out, "--resume", "--workers", 2), spec, out)
+        self.assertEqual(self.outcome(out), self.outcome(Path(f"{out}-quiet")))
 
     def test_a_checkpoint_counts_each_blocks_own_updates(self):
         for rule in ("UNIFORM", "LINEAR"):
@@ -131,8 +135,8 @@ class DigestTest(ByHandTest):
         of_daemon, of_worker = self.work.path / "daemon.jsonl", self.work.path / "worker.jsonl"
         daemon, address = self.start_daemon(spec, out, "--digests", of_daemon)
         worker = self.start_worker(address, "--device-memory", "64MiB", "--digests", of_worker)
-        self.assertEqual(daemon.wait(timeout=120), 0, self.log(daemon))
-        self.assertEqual(worker.wait(timeout=120), 0, self.log(worker))
+        self.ends(daemon, 0)
+        self.ends(worker, 0)
         computed = {}
         for line in lines(of_worker):
             computed.setdefault(line["step"], set()).add(line["layer"])
@@ -170,9 +174,8 @@ class GrowTest(SystemTest):
         grown = self.work.out("grown")
         done = self.grow("--checkpoint", middle, "--out", grown, "--insert", "0:ZERO_GATED", "--insert", "2:ZERO_GATED")
         self.assertIn(f"eps train --run {grown}/run.textproto --out {grown} --resume", done.stdout)
-        quiet, killed = self.work.out("quiet"), self.work.out("killed")
-        for other in (quiet, killed):
-            shutil.copytree(grown, other)
+        quiet = self.work.out("quiet")
+        shutil.copytree(grown, quiet)
         self.train_ok(grown / "run.textproto", quiet, "--resume")
         was, now = summary(out)["loss"], summary(quiet)["loss"]
         self.assertEqual(now[:9], was[:9])  # that of step 8 is of the grown model
@@ -184,13 +187,27 @@ class GrowTest(SystemTest):
         gate = safetensors_file.read(latest_checkpoint(quiet) / "model.safetensors")["transformer.h.1.mlp.c_proj.weight"]
         self.assertTrue(gate.any(), "the gate has not opened")
 
-        process = start_train(grown / "run.textproto", killed, "--resume", "--workers", 2, "--set",
-                              "checkpoint.every_steps=2")
+    def test_a_grown_run_that_is_killed_and_goes_on_otherwise_has_the_same_bits(self):
+        _, _, middle = self.trained()
+
+        def grown(name, steps):
+            out = self.work.out(name)
+            self.grow("--checkpoint", middle, "--out", out, "--insert", "0:ZERO_GATED", "--set", f"steps={steps}")
+            return out / "run.textproto", out
+
+        spec, killed = grown("killed", ENDLESS["steps"])
+        process = self.start_endless(spec, killed, "--resume", "--workers", 2, "--set", "checkpoint.every_steps=2")
         wait_for_steps(process, killed, 12 - 8)  # metrics.jsonl begins with step 8
         os.kill(children(process.pid, "eps_server")[0], signal.SIGKILL)
-        process.communicate(timeout=120)
-        self.train_ok(grown / "run.textproto", killed, "--resume", "--set", "relay.resident=true")
-        self.assertEqual((model_hash(killed), summary(killed)["loss"]), (model_hash(quiet), now))
+        self.ends(process, 1)
+        process = self.start_endless(spec, killed, "--resume", "--set", "relay.resident=true")
+        wait_for_steps(process, killed, committed_steps(killed) + 5)
+        process.send_signal(signal.SIGINT)
+        self.ends(process, 130)
+        losses = summary(killed)["loss"]
+        spec, quiet = grown("quiet", len(losses))
+        self.train_ok(spec, quiet, "--resume")
+        self.assertEqual((model_hash(killed), losses), (model_hash(quiet), summary(quiet)["loss"]))
 
     def test_copies_have_the_weights_and_moments_of_their_blocks_and_the_run_goes_on(self):
         _, out, _ = self.trained()
@@ -253,7 +270,7 @@ class GrowTest(SystemTest):
         self.grow(*at, "--insert", "3", code=2, words=("must be AFTER:COPY or AFTER:ZERO_GATED",))
         self.grow(*at, "--layers", 3, code=2, words=("--layers: layers: 3, must be more than the 3",))
         self.grow(*at, "--layers", 9999, code=2, words=("layers: 9999",))
-        self.grow(*at, "--layers", 6, "--set", "batch.micro_batch=1", code=2, words=("--set: changes batch",))
+        self.grow(*at, "--layers", 6, "--set", "batch.micro_batch=1", code=2, words=("--set: batch.micro_batch: a checkpoint",))
         self.grow("--checkpoint", self.work.out("none"), "--out", grown, "--layers", 6, code=2, words=("none",))
         self.assertFalse(grown.exists())
         self.grow("--checkpoint", out, "--out", out, "--layers", 6, code=2, words=("holds checkpoints of a run",))

@@ -67,7 +67,7 @@ class VectorsTest(SystemTest):
 class MixedTest(ByHandTest):
     def test_a_run_that_goes_on_with_another_device_model_says_so_and_where_it_must_not_refuses(self):
         spec, out = self.work.spec({"steps": 2000}), self.work.out("run")
-        self.interrupt(spec, out, 3, "--vectors", "avx2")
+        self.begin(spec, out, 3, worker_args=("--vectors", "avx2"))
         self.assertEqual(json.loads((latest_checkpoint(out) / "manifest.json").read_text())["device_models"], [NARROW])
         steps = committed_steps(out)
 
@@ -78,7 +78,7 @@ class MixedTest(ByHandTest):
         same = train(spec, out, "--resume", "--steps", steps + 2, "--vectors", "avx2",
                      "--set", "relay.device_models=ONE")
         self.refused(same, 2, "steps")  # of another run; the same refusal as ever
-        self.interrupt(spec, out, steps + 2, "--resume", "--vectors", "avx2", "--set", "relay.device_models=ONE")
+        self.begin(spec, out, steps + 2, "--resume", "--set", "relay.device_models=ONE", worker_args=("--vectors", "avx2"))
         self.assertEqual(summary(out)["device_models"], [NARROW])
 
         process = self.start(BIN / "eps", "train", "--run", spec, "--out", out, "--resume")

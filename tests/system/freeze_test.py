@@ -8,8 +8,8 @@ import time
 from pathlib import Path
 
 import safetensors_file
-from eps_run import (EPS, SystemTest, children, latest_checkpoint, measures_the_process, model_hash, run, start_train,
-                     summary, train, wait_for_steps)
+from eps_run import (ENDLESS, EPS, SystemTest, children, latest_checkpoint, measures_the_process, merged, model_hash, run,
+                     start_train, summary, train, wait_for_steps)
 
 NO_SHAPE = {key: None for key in ("family", "layers", "d_model", "heads", "context", "vocab")}
 # A layer that is frozen whole, below one that trains; blobs of both kinds; and the way back ends before the embedding.
@@ -66,8 +66,9 @@ class FreezeTest(SystemTest):
     def test_the_bits_are_the_same_for_any_workers_through_kills_and_a_resume_and_in_a_group(self):
         shape = {"d_model": 160, "vocab": 1000, "freeze": FREEZE}  # blobs of several chunks
         for wire in ("BF16", "FP32"):
-            spec = self.work.spec({"model": shape, "precision": {"wire": wire, "gradients": wire}, "steps": 40,
-                                   "batch": {"micro_batches": 1, "micro_batch": 1}}, name=f"{wire}.json")
+            changes = {"model": shape, "precision": {"wire": wire, "gradients": wire},
+                       "batch": {"micro_batches": 1, "micro_batch": 1}}
+            spec = self.work.spec(changes, name=f"{wire}.json")
             quiet = self.work.out(f"{wire}-quiet")
             self.train_ok(spec, quiet)
             expected = model_hash(quiet), summary(quiet)["loss"]
@@ -79,16 +80,14 @@ class FreezeTest(SystemTest):
                 self.assertEqual((model_hash(out), summary(out)["loss"]), expected, f"{wire}, {name}")
             self.assertIn("group_formed", (out / "logs" / "eps_server.log").read_text())
 
-            out = self.work.out(f"{wire}-killed")
-            process = start_train(spec, out, "--workers", 2)
+            out, endless = self.work.out(f"{wire}-killed"), self.work.spec(merged(changes, ENDLESS), name=f"{wire}-endless.json")
+            process = self.start_endless(endless, out, "--workers", 2)
             wait_for_steps(process, out, 5)
             os.kill(children(process.pid, "gpu_worker")[0], signal.SIGKILL)
             wait_for_steps(process, out, 11)
             process.send_signal(signal.SIGINT)
-            stdout, stderr = process.communicate(timeout=120)
-            self.assertEqual(process.returncode, 130, f"{stdout}\n{stderr}")
-            self.train_ok(spec, out, "--resume")
-            self.assertEqual((model_hash(out), summary(out)["loss"]), expected)
+            self.ends(process, 130)
+            self.ends_like_a_quiet_run(self.start_endless(endless, out, "--resume"), endless, out)
 
     def test_eps_verify_finds_the_same_bits_in_every_way_to_carry_it_out(self):
         spec = self.work.spec({"model": {"freeze": FREEZE}})

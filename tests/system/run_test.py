@@ -18,12 +18,19 @@ ENDLESS = {"steps": 1_000_000, "checkpoint": {"every_steps": 0}}
 
 
 class RunFolderTest(SystemTest):
+    def test_a_schedule_that_is_hardly_meant_is_told_when_the_run_begins(self):
+        spec = self.work.spec({"optimizer": {"schedule": {"warmup_steps": 12}}})
+        out = self.work.out("run")
+        self.train_ok(spec, out)
+        log = (out / "logs" / "eps_server.log").read_text()
+        self.assertEqual(log.count(" WARNING run_spec_is_odd field=optimizer.schedule.warmup_steps why="), 1)
+
     def test_a_run_leaves_what_the_contract_says(self):
         out = self.work.out("run")
         self.train_ok(self.work.spec(), out, "--workers", 2)
         result = summary(out)
         self.assertEqual(result["steps"], 12)
-        self.assertEqual(result["tokens"], 12 * 4 * 2 * 2 * 32)
+        self.assertEqual((result["tokens"], result["counted"]), (12 * 4 * 2 * 2 * 32, "tokens"))
         self.assertEqual(len(result["loss"]), 12)
         self.assertEqual((result["loss_first"], result["loss_last"]), (result["loss"][0], result["loss"][-1]))
         self.assertEqual(result["workers"], 2)
@@ -90,7 +97,7 @@ class CommandsTest(SystemTest):
             wait_for_steps(process, out, steps + 3)
             stopped = run([str(EPS), "stop", "--out", str(out)])
             self.assertEqual(stopped.returncode, 0, stopped.stderr)
-            stdout, stderr = process.communicate(timeout=60)
+            stdout, stderr = process.communicate(timeout=60 * TIME_SCALE)
             self.assertEqual(process.returncode, 0, stderr)
         finally:
             process.kill()
@@ -262,14 +269,14 @@ class CommandsTest(SystemTest):
         process = start_train(spec, out)
         wait_for_steps(process, out, 3)
         self.assertEqual(run([str(EPS), "stop", "--out", str(out)]).returncode, 0)
-        process.communicate(timeout=60)
+        process.communicate(timeout=60 * TIME_SCALE)
         self.assertTrue((out / "summary.json").exists())
         process = start_train(spec, out, "--resume")
         wait_for_steps(process, out, committed_steps(out) + 3)
         self.assertFalse((out / "summary.json").exists())
         for pid in children(process.pid, "eps_server"):
             os.kill(pid, signal.SIGKILL)
-        process.communicate(timeout=60)
+        process.communicate(timeout=60 * TIME_SCALE)
         over = run([str(EPS), "status", "--out", str(out)])
         self.assertEqual(over.returncode, 1, over.stdout)
         self.assertNotIn("has ended", over.stderr)
@@ -296,7 +303,7 @@ class CommandsTest(SystemTest):
         command = [word for word in train_command(self.work.spec(), out) if word != "--quiet"]
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         process.stdout.close()
-        self.assertEqual(process.wait(timeout=120), 0)
+        self.assertEqual(process.wait(timeout=120 * TIME_SCALE), 0)
         process.stderr.close()
         self.assertEqual(summary(out)["steps"], 12)
         with open("/dev/full", "w") as full:
@@ -386,12 +393,28 @@ class CommandsTest(SystemTest):
         self.assertNotIn("worker_lost_daemon", (out / "logs" / "gpu_worker-1.log").read_text())
         self.assertNotIn("worker_lost", (out / "logs" / "eps_server.log").read_text())
 
+    def test_a_run_that_diverges_keeps_a_checkpoint_from_before_and_does_one_step_more_when_it_is_resumed(self):
+        out = self.work.out("diverged")
+        spec = self.work.spec({"steps": 100, "checkpoint": {"every_steps": 1, "keep": 2},
+                               "optimizer": {"schedule": {"peak": 1e9, "final": 1e9}}})
+
+        def updates():  # that the weights of each checkpoint had
+            manifests = [json.loads(path.read_text()) for path in out.glob("checkpoints/step-*/manifest.json")]
+            return {manifest["step"] - manifest["skipped_steps"] for manifest in manifests}
+
+        self.refused(train(spec, out), 1, "the gradient of the last 20 steps was not finite")
+        done, left = committed_steps(out), updates()
+        self.assertEqual(left, {max(left) - 1, max(left)})
+        self.refused(train(spec, out, "--resume"), 1, "the gradient of the last 2")
+        self.assertLessEqual(committed_steps(out), done + 1)
+        self.assertEqual(updates(), left)
+
     def test_why_a_run_failed_stays_until_another_begins_in_its_folder(self):
         out = self.work.out("failed")
         diverges = {"steps": 100, "optimizer": {"schedule": {"peak": 1e9, "final": 1e9}}, "checkpoint": {"every_steps": 0}}
         self.assertEqual(train(self.work.spec(diverges), out).returncode, 1)
         failure = json.loads((out / "failure.json").read_text())
-        self.assertEqual(set(failure), {"step", "failure"})
+        self.assertEqual((set(failure), failure["diverged"]), ({"step", "failure", "diverged"}, True))
         self.assertRegex(failure["failure"], r"^step \d+: .* not finite")
         self.assertEqual((out / "failure.json").stat().st_mode & 0o777, 0o600)
         self.train_ok(self.work.spec({"steps": 3}), out)
@@ -402,7 +425,7 @@ class CommandsTest(SystemTest):
         self.train_ok(self.work.spec({"steps": 60, "checkpoint": {"every_steps": 0}}), out)
         command = [str(EPS), "sample", "--checkpoint", str(latest_checkpoint(out)), "--prompt", "and the", "--tokens",
                    "40", "--seed", "5"]
-        first, again, other = (subprocess.run(words, capture_output=True, timeout=60)
+        first, again, other = (subprocess.run(words, capture_output=True, timeout=60 * TIME_SCALE)
                                for words in (command, command, command[:-1] + ["6"]))
         self.assertEqual(first.returncode, 0, first.stderr)
         self.assertEqual(first.stdout, again.stdout)

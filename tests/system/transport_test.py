@@ -3,34 +3,22 @@
 import json
 import os
 import shutil
-import subprocess
 import tempfile
-import time
 from pathlib import Path
 
-from eps_run import BIN, EPS, SystemTest, endpoints, model_hash, run
+from eps_run import BIN, ENDLESS, EPS, ByHandTest, model_hash, run, wait_for_steps
 
 
-class TransportTest(SystemTest):
+class TransportTest(ByHandTest):
     def setUp(self):
-        super().setUp()
         # A socket's path must be short.
         self.runtime = Path(tempfile.mkdtemp(prefix="eps-rt-", dir="/tmp"))
+        self.addCleanup(shutil.rmtree, self.runtime, ignore_errors=True)  # once the processes are gone
         self.env = {**os.environ, "XDG_RUNTIME_DIR": str(self.runtime)}
-        self.processes = []
-
-    def tearDown(self):
-        for process in self.processes:
-            process.kill()
-            process.communicate()
-        shutil.rmtree(self.runtime, ignore_errors=True)
-        super().tearDown()
+        super().setUp()
 
     def daemon(self, spec, out, *args):
-        process = subprocess.Popen([str(BIN / "eps_server"), "--run", str(spec), "--out", str(out), *args],
-                                   stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=self.env)
-        self.processes.append(process)
-        return process, endpoints(process, out)["grpc"]
+        return self.start_daemon(spec, out, *args, env=self.env)
 
     def worker(self, address, *args):
         return run([str(BIN / "gpu_worker"), "--connect", address, "--device-memory", "64MiB", *args], timeout=120)
@@ -46,22 +34,15 @@ class TransportTest(SystemTest):
         done = self.worker(address)
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assertIn("transport=shared_memory", done.stderr)
-        self.assertEqual(process.wait(timeout=30), 0)
+        self.ends(process, 0, timeout=30)
         self.assertEqual(list(self.runtime.iterdir()), [])
 
     def test_status_says_which_way_a_worker_goes(self):
         out = self.work.out("run")
-        _, address = self.daemon(self.work.spec({"steps": 100000}), out)
-        worker = subprocess.Popen([str(BIN / "gpu_worker"), "--connect", address, "--device-memory", "64MiB"],
-                                  stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-        self.processes.append(worker)
-        deadline = time.monotonic() + 30
-        while True:
-            status = json.loads(run([str(EPS), "status", "--out", str(out), "--json"]).stdout)
-            if status["step"] not in ("0", 0):
-                break
-            self.assertLess(time.monotonic(), deadline, status)
-            time.sleep(0.05)
+        daemon, address = self.daemon(self.work.spec(ENDLESS), out)
+        self.start_worker(address, "--device-memory", "64MiB")
+        wait_for_steps(daemon, out, 1)
+        status = json.loads(run([str(EPS), "status", "--out", str(out), "--json"]).stdout)
         self.assertEqual(status["workers"][0]["transport"], "shared_memory")
         self.assertIn("over shared_memory", run([str(EPS), "status", "--out", str(out)]).stdout)
 
@@ -78,7 +59,7 @@ class TransportTest(SystemTest):
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assertIn("shared_memory_not_used", done.stderr)
         self.assertIn("transport=grpc", done.stderr)
-        self.assertEqual(process.wait(timeout=30), 0)
+        self.ends(process, 0, timeout=30)
         self.train_ok(spec, self.work.out("reference"))
         self.assertEqual(model_hash(self.work.out("run")), model_hash(self.work.out("reference")))
 
@@ -96,7 +77,7 @@ class TransportTest(SystemTest):
         self.env = {**self.env, "XDG_RUNTIME_DIR": str(long)}
         process, address = self.daemon(self.work.spec({"steps": 2}), self.work.out("auto"))
         self.assertEqual(self.worker(address).returncode, 0)
-        self.assertIn("shared_memory_not_offered", process.communicate(timeout=30)[1])
+        self.assertIn("shared_memory_not_offered", self.ends(process, 0, timeout=30))
         spec = self.work.spec({"steps": 2, "transport": "SHARED_MEMORY"}, name="shared.json")
         done = run([str(BIN / "eps_server"), "--run", str(spec), "--out", str(self.work.out("shared"))], env=self.env)
         self.refused(done, 1, "transport: SHARED_MEMORY", "socket path")
