@@ -4,10 +4,12 @@
 #include <signal.h>
 #include <string.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/statvfs.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdlib>
 #include <fstream>
@@ -52,6 +54,17 @@ bool CancelledWithin(const ProgramWatch& watch, absl::Duration time) {
   return false;
 }
 
+// What this program has open, or was started with, is none of the child's, but for its input and output.
+// Async-signal-safe.
+void CloseTheRestAtExec() {
+  constexpr rlim_t kMostLookedAt = 4096;  // the lowest free number is taken first, and this program has few
+  if (close_range(STDERR_FILENO + 1, ~0U, CLOSE_RANGE_CLOEXEC) == 0) return;
+  rlimit limit{};  // before Linux 5.11
+  getrlimit(RLIMIT_NOFILE, &limit);
+  const int end = static_cast<int>(std::min(limit.rlim_cur, kMostLookedAt));
+  for (int fd = STDERR_FILENO + 1; fd < end; ++fd) fcntl(fd, F_SETFD, FD_CLOEXEC);
+}
+
 // Between fork and exec: async-signal-safe calls only.
 [[noreturn]] void BecomeChild(const SpawnOptions& options, char* const* argv, int log_fd, pid_t parent) {
   setpgid(0, 0);
@@ -73,6 +86,7 @@ bool CancelledWithin(const ProgramWatch& watch, absl::Duration time) {
   fcntl(STDIN_FILENO, F_SETFD, 0);  // where that is null_fd itself, which would be closed now
   dup2(log_fd, STDOUT_FILENO);
   dup2(log_fd, STDERR_FILENO);
+  CloseTheRestAtExec();
   execv(argv[0], argv);
   constexpr char kMessage[] = "cannot execute the program\n";
   [[maybe_unused]] const ssize_t written = write(STDERR_FILENO, kMessage, sizeof(kMessage) - 1);
@@ -118,6 +132,14 @@ std::string EndOf(const ChildProcess& child) {
     return absl::StrCat("signal ", number, " (", strsignal(number), ")");
   }
   return absl::StrCat("exit code ", WEXITSTATUS(*child.wait_status));
+}
+
+std::string WhyKilled(const ChildProcess& child, const MemoryRoom& room) {
+  const bool is_killed =
+      child.wait_status.has_value() && WIFSIGNALED(*child.wait_status) && WTERMSIG(*child.wait_status) == SIGKILL;
+  if (!is_killed) return "";
+  const std::string most = MostMemoryText(room);
+  return absl::StrCat(", perhaps for want of memory", most.empty() ? "" : ": ", most);
 }
 
 std::string LastWords(const ChildProcess& child) {

@@ -12,6 +12,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "common/base/memory_room.h"
 
 namespace eps::cli {
 
@@ -45,6 +46,10 @@ void Reap(std::vector<ChildProcess*> children);
 
 // "exit code 1", "signal 9 (Killed)", "still running".
 std::string EndOf(const ChildProcess& child);
+
+// Of a child that SIGKILL ended, as the kernel does who takes more memory than there is: ", perhaps for want of memory: "
+// and MostMemoryText; "" of any other end.
+std::string WhyKilled(const ChildProcess& child, const MemoryRoom& room);
 
 // The last line of the child's own part of its log that starts with "PROGRAM: ", which is how our programs say why
 // they end; "" if none.

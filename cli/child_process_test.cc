@@ -1,6 +1,8 @@
 #include "cli/child_process.h"
 
+#include <fcntl.h>
 #include <signal.h>
+#include <unistd.h>
 
 #include <fstream>
 #include <string>
@@ -10,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "common/base/memory_room.h"
 #include "common/testing/status_matchers.h"
 #include "common/testing/temp_dir.h"
 #include "gmock/gmock.h"
@@ -101,12 +104,39 @@ TEST(ChildProcessTest, ADeathBySignalIsNamed) {
   EXPECT_EQ(EndOf(child), "signal 9 (Killed)");
 }
 
+TEST(ChildProcessTest, OfOneThatWasKilledTheMemoryThatItCouldHaveIsSaid) {
+  TempDir dir;
+  const MemoryRoom room = {
+      .total_bytes = int64_t{2} << 30, .group_limit_bytes = 300 << 20, .group_file = "/sys/fs/cgroup/a/memory.max"};
+  ChildProcess child = RunShell(dir, "kill -9 $$");
+  EXPECT_EQ(WhyKilled(child, room), "");
+  WaitForEnd(child);
+  EXPECT_EQ(WhyKilled(child, room),
+            ", perhaps for want of memory: its control group allows 300.0 MiB (/sys/fs/cgroup/a/memory.max)");
+  EXPECT_EQ(WhyKilled(child, {}), ", perhaps for want of memory");
+  for (const char* other : {"kill -15 $$", "exit 9"}) {
+    child = RunShell(dir, other);
+    WaitForEnd(child);
+    EXPECT_EQ(WhyKilled(child, room), "") << other;
+  }
+}
+
 TEST(ChildProcessTest, AChildIsOutsideOurProcessGroup) {
   TempDir dir;
   ChildProcess child = RunShell(dir, "sleep 100");
   EXPECT_NE(getpgid(child.pid), getpgrp());
   kill(child.pid, SIGKILL);
   WaitForEnd(child);
+}
+
+TEST(ChildProcessTest, WhatThisProgramHasOpenIsNoneOfAChilds) {
+  TempDir dir;
+  const int open_here = fcntl(STDERR_FILENO, F_DUPFD, 100);  // as of an ifstream, or of the shell: without FD_CLOEXEC
+  ASSERT_GE(open_here, 100);
+  ChildProcess child = RunShell(dir, absl::StrCat("test ! -e /proc/$$/fd/", open_here, " && echo log"));
+  WaitForEnd(child);
+  EXPECT_EQ(EndOf(child), "exit code 0");
+  close(open_here);
 }
 
 TEST(ChildProcessTest, AProgramIsRunToItsEnd) {

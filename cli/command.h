@@ -16,6 +16,7 @@ void AddPlan(CLI::App& app, int* exit_code);
 void AddImport(CLI::App& app, int* exit_code);
 void AddExport(CLI::App& app, int* exit_code);
 void AddGrow(CLI::App& app, int* exit_code);
+void AddBranch(CLI::App& app, int* exit_code);
 void AddSample(CLI::App& app, int* exit_code);
 void AddCheckpoint(CLI::App& app, int* exit_code);
 void AddStop(CLI::App& app, int* exit_code);

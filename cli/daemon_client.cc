@@ -9,6 +9,7 @@
 #include <system_error>
 
 #include "CLI/CLI.hpp"
+#include "absl/strings/cord.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
@@ -22,6 +23,7 @@
 #include "common/base/thread.h"
 #include "common/grpc/door_flags.h"
 #include "common/grpc/grpc_status.h"
+#include "common/grpc/page_advice.h"
 #include "common/grpc/thread_needs.h"
 #include "common/run_folder/endpoint_file.h"
 #include "common/run_folder/run_folder.h"
@@ -79,12 +81,15 @@ std::string AdviceFor(const absl::Status& status, const DaemonFlags& flags) {
   if (absl::StrContains(status.message(), "Connection refused")) {
     return "; a run that has ended has no daemon: give --out DIR, its folder, to see where it stands";
   }
+  if (const absl::string_view page = PageAdvice(status); !page.empty()) return std::string(page);
   if (!flags.doors.ca_file.empty()) return "; docs/operations.md, Across machines, says what this may mean";
-  return "; a daemon that speaks TLS wants --tls-ca FILE, and then may want --token-file, or --tls-cert and --tls-key";
+  return "; a daemon that speaks TLS wants --tls-ca FILE, and then may want --token-file, or --tls-cert and --tls-key; "
+         "or "
+         "its connections are all taken, as its log says then (connection_refused)";
 }
 
-// How the message begins of a call that was not answered in time; a command's own DEADLINE_EXCEEDED begins otherwise.
-constexpr absl::string_view kNoAnswer = "no answer for ";
+// The payload of a call that was not answered in time; a command's own DEADLINE_EXCEEDED has none.
+constexpr absl::string_view kNoAnswer = "eps/no_answer";
 
 // Why that may be. Who listens takes calls, as its process lives; what it does about them is another matter.
 absl::Status ExplainSilence(const absl::Status& status, const DaemonFlags& flags) {
@@ -155,7 +160,7 @@ bool DaemonFlags::IsOver() const { return HasNoDaemon() && !IsLocked(RunFolder(o
 bool DaemonFlags::IsOfFinishedRun() const { return HasNoDaemon() && IsFinished(out) && !HasFailed(out); }
 
 absl::Status DaemonFlags::Explain(const absl::Status& status) const {
-  if (absl::StartsWith(status.message(), kNoAnswer)) return ExplainSilence(status, *this);
+  if (status.GetPayload(kNoAnswer).has_value()) return ExplainSilence(status, *this);
   if (!absl::IsUnavailable(status)) return status;
   if (HasNoDaemon()) return absl::UnavailableError(NotRunningText(out));  // it has ended meanwhile
   const std::string where = connect.empty() ? "" : absl::StrCat("--connect ", connect, ": ");
@@ -180,7 +185,10 @@ absl::StatusOr<Reply> Call(proto::Control::Stub& stub,
   Reply reply;
   const grpc::Status status = (stub.*method)(&context, request, &reply);
   if (status.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED) {  // no daemon answers so
-    return absl::DeadlineExceededError(absl::StrCat(kNoAnswer, absl::ToDoubleSeconds(timeout), " s"));
+    absl::Status silence =
+        absl::DeadlineExceededError(absl::StrCat("no answer for ", absl::ToDoubleSeconds(timeout), " s"));
+    silence.SetPayload(kNoAnswer, absl::Cord());
+    return silence;
   }
   if (!status.ok()) return FromGrpc(status);
   return reply;

@@ -95,7 +95,17 @@ TEST(DaemonClientTest, WhereSomebodyListensWhoDoesNotAnswerDoorsAreAdvisedAndNoE
   EXPECT_EQ(RunCommand("status --connect " + daemon.address()), kExitFailed);
   const std::string error = testing::internal::GetCapturedStderr();
   EXPECT_THAT(error, testing::HasSubstr("--tls-ca FILE"));
+  EXPECT_THAT(error, testing::HasSubstr("its connections are all taken"));
   EXPECT_THAT(error, testing::Not(testing::HasSubstr("has ended")));
+}
+
+TEST(DaemonClientTest, WhoAsksARunsPageIsToldWhereTheDaemonsAddressIs) {
+  const Refusing page(grpc::Status(grpc::StatusCode::UNAVAILABLE, "Trying to connect an http1.x server"));
+  testing::internal::CaptureStderr();
+  EXPECT_EQ(RunCommand("status --connect " + page.address()), kExitFailed);
+  const std::string error = testing::internal::GetCapturedStderr();
+  EXPECT_THAT(error, testing::HasSubstr("the daemon's address is `grpc` in the run's endpoints.json"));
+  EXPECT_THAT(error, testing::Not(testing::HasSubstr("TLS")));
 }
 
 // This process lives, and has nobody listening: as a daemon that shows its page alone once its run is over.
@@ -191,7 +201,7 @@ TEST(DaemonClientTest, OfADaemonThatHangsItIsSaidWhoItIsAndThatItLives) {
   }
   EXPECT_THAT(flags.Explain(silence), StatusIs(absl::StatusCode::kUnavailable, "no daemon runs for"));
   // What a command itself ran out of time for is no silence.
-  const absl::Status own = absl::DeadlineExceededError("2 workers are ready after 1m");
+  const absl::Status own = absl::DeadlineExceededError("no answer for 1 m from 2 workers");
   EXPECT_EQ(flags.Explain(own), own);
 }
 

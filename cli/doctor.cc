@@ -13,6 +13,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "cli/checkpoint_size.h"
 #include "cli/command.h"
 #include "cli/common_flags.h"
 #include "cli/doctor/checks.h"
@@ -24,8 +25,6 @@
 #include "common/base/flags.h"
 #include "common/base/memory_room.h"
 #include "common/base/status_macros.h"
-#include "common/spec/moment_format.h"
-#include "common/tensor/dtype.h"
 #include "nlohmann/json.hpp"
 
 namespace eps::cli {
@@ -44,25 +43,10 @@ void Append(std::vector<Finding>& findings, std::vector<Finding> more) {
   for (Finding& finding : more) findings.push_back(std::move(finding));
 }
 
-// Masters in fp32, and moments: what model.safetensors and optimizer.safetensors hold.
-int64_t CheckpointBytes(const WholePlan& plan) {
-  const int64_t moment_bytes = plan.run.optimizer.num_moments() * SizeOf(MomentFileDtype(plan.run.precision.moments));
-  return plan.model.num_parameters() * int64_t{sizeof(float)} + plan.model.num_trainable_elems() * moment_bytes;
-}
-
-// At most, at a run's end: the newest ones, and those before them that are kept for good.
-int64_t CheckpointsThatStay(const RunConfig& run) {
-  const CheckpointConfig& checkpoint = run.checkpoint;
-  if (checkpoint.keep_every_steps == 0) return checkpoint.keep;
-  const bool last_is_between = checkpoint.last && run.steps % checkpoint.every_steps != 0;
-  const int64_t newest = checkpoint.keep - (last_is_between ? 1 : 0);  // of those that every_steps has made
-  const int64_t older = std::max<int64_t>(0, run.steps / checkpoint.every_steps - newest);
-  return checkpoint.keep + older * checkpoint.every_steps / checkpoint.keep_every_steps;
-}
-
 // A run that is wrong in itself is bad input and no finding.
 absl::StatusOr<std::vector<Finding>> CheckRunOfFlags(const DoctorFlags& flags, const Machine& machine) {
   EPS_ASSIGN_OR_RETURN(RunConfig run, flags.run.Load());
+  EPS_RETURN_IF_ERROR(CheckWorkers("--workers", flags.workers, run.batch));
   WorkerFlags worker = flags.worker;
   const bool given = worker.device_memory_bytes > 0;
   const int threads = worker.threads > 0 ? worker.threads : std::max(1, UsableCores(machine) / flags.workers);
@@ -107,7 +91,7 @@ absl::StatusOr<std::vector<Finding>> CheckRunOfFlags(const DoctorFlags& flags, c
                             {.daemon_bytes = plan->host.total_bytes(),
                              .worker_bytes = plan->worker_host_bytes(),
                              .workers = flags.workers,
-                             .checkpoint_bytes = CheckpointBytes(*plan),
+                             .checkpoint_bytes = CheckpointBytes(plan->model, plan->run),
                              .keep = CheckpointsThatStay(plan->run)}));
   return findings;
 }

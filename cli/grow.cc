@@ -1,17 +1,20 @@
-// eps grow: a checkpoint of a deeper model, made from one of a run, which goes on from it.
+// eps grow, eps branch: another run's folder, made from a run's checkpoint, which goes on from it with a deeper model, or
+// otherwise than the run itself.
 
 #include <sys/stat.h>
 
 #include <cstdint>
 #include <cstdio>
+#include <filesystem>
 #include <memory>
 #include <string>
-#include <utility>
+#include <system_error>
 #include <vector>
 
 #include "CLI/CLI.hpp"
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "cli/command.h"
 #include "cli/common_flags.h"
 #include "cli/shell_word.h"
@@ -24,12 +27,76 @@
 namespace eps::cli {
 namespace {
 
-struct GrowFlags {
+// What both take.
+struct NewRunFlags {
   std::string checkpoint, out;
+  RunFlags run;  // --set alone
+
+  void AddTo(CLI::App& command);
+  // Errors: INVALID_ARGUMENT --checkpoint is none of a run · FindCheckpointFolder's
+  absl::StatusOr<std::string> FindFolder() const;
+  // --set, with paths as they are seen from here: in a checkpoint's run they are absolute.
+  absl::StatusOr<std::vector<FieldOverride>> Overrides() const;
+  // What was `made`, in which `what`, and how it goes on.
+  void SayHowToGoOn(const Manifest& made, const std::string& what) const;
+};
+
+void NewRunFlags::AddTo(CLI::App& command) {
+  command.add_option("--checkpoint", checkpoint, "A step-NNNNNNNN folder, checkpoints/latest, or a run's folder")
+      ->type_name("PATH")
+      ->required();
+  command
+      .add_option(
+          "--out", out,
+          "The new run's folder: gets the checkpoint, and run.textproto, the RunSpec to go on with. Must hold no "
+          "checkpoints")
+      ->type_name("DIR")
+      ->required();
+  command
+      .add_option(
+          "--set", run.set,
+          "Changes a field of the run that goes on, such as steps, optimizer.schedule.peak or optimizer.clip.norm; "
+          "not of its model, but for a deeper one's model.freeze, nor of its data, batch or precision, nor the "
+          "optimizer's rule. May be repeated")
+      ->type_name("FIELD=VALUE")
+      ->expected(1)
+      ->take_all();
+}
+
+absl::StatusOr<std::string> NewRunFlags::FindFolder() const {
+  EPS_ASSIGN_OR_RETURN(std::string folder, FindCheckpointFolder(checkpoint));
+  if (IsStepFolder(folder)) return folder;
+  return absl::InvalidArgumentError(
+      absl::StrCat("--checkpoint ", checkpoint, ": is no checkpoint of a run, which has moments and a manifest"));
+}
+
+absl::StatusOr<std::vector<FieldOverride>> NewRunFlags::Overrides() const {
+  EPS_ASSIGN_OR_RETURN(std::vector<FieldOverride> overrides, run.Overrides());
+  for (FieldOverride& field : overrides) {
+    if (field.path != "evaluation.path" || field.value.empty()) continue;
+    std::error_code ignored;
+    field.value = std::filesystem::absolute(field.value, ignored).string();
+  }
+  return overrides;
+}
+
+void NewRunFlags::SayHowToGoOn(const Manifest& made, const std::string& what) const {
+  const auto done = static_cast<long long>(made.state.version.value());
+  std::printf("%s: step %lld, %s; ", out.c_str(), done, what.c_str());
+  if (done < made.run.steps) {
+    std::printf("go on with\n  eps train --run %s --out %s --resume\n",
+                ShellWord(absl::StrCat(out, "/", kGrownRunFile)).c_str(), ShellWord(out).c_str());
+  } else {
+    std::printf("the run has done all of its %lld steps: to train on, make it in another --out with --set steps=N\n",
+                done);
+  }
+}
+
+struct GrowFlags {
+  NewRunFlags made;
   std::vector<std::string> insert;
   int64_t layers = 0;  // 0: not given
   std::string by = "STACK";
-  std::vector<std::string> set;
 };
 
 absl::StatusOr<std::vector<GrownBlock>> BlocksOf(const GrowFlags& flags, int64_t num_layers) {
@@ -56,29 +123,23 @@ absl::StatusOr<std::vector<GrownBlock>> BlocksOf(const GrowFlags& flags, int64_t
 }
 
 absl::Status RunGrow(const GrowFlags& flags) {
-  EPS_ASSIGN_OR_RETURN(const std::string folder, FindCheckpointFolder(flags.checkpoint));
-  if (!IsStepFolder(folder)) {
-    return absl::InvalidArgumentError(absl::StrCat("--checkpoint ", flags.checkpoint,
-                                                   ": is no checkpoint of a run, which has moments and a manifest"));
-  }
+  EPS_ASSIGN_OR_RETURN(const std::string folder, flags.made.FindFolder());
   EPS_ASSIGN_OR_RETURN(const Manifest was, ReadManifest(folder));
   EPS_ASSIGN_OR_RETURN(const std::vector<GrownBlock> blocks, BlocksOf(flags, was.run.model.num_layers));
-  std::vector<FieldOverride> overrides;
-  for (const std::string& text : flags.set) {
-    EPS_ASSIGN_OR_RETURN(FieldOverride field, ParseFieldOverride(text));
-    overrides.push_back(std::move(field));
-  }
-  EPS_ASSIGN_OR_RETURN(const Manifest grown, GrowCheckpoint(folder, blocks, overrides, flags.out));
-  const int64_t done = grown.state.version.value();
-  std::printf("%s: step %lld, %lld blocks in place of %lld; ", flags.out.c_str(), static_cast<long long>(done),
-              static_cast<long long>(grown.run.model.num_layers), static_cast<long long>(was.run.model.num_layers));
-  if (done < grown.run.steps) {
-    std::printf("go on with\n  eps train --run %s --out %s --resume\n",
-                ShellWord(absl::StrCat(flags.out, "/", kGrownRunFile)).c_str(), ShellWord(flags.out).c_str());
-  } else {
-    std::printf("the run has done all of its %lld steps: to train on, grow it into another --out with --set steps=N\n",
-                static_cast<long long>(grown.run.steps));
-  }
+  EPS_ASSIGN_OR_RETURN(const std::vector<FieldOverride> overrides, flags.made.Overrides());
+  EPS_ASSIGN_OR_RETURN(const Manifest grown, GrowCheckpoint(folder, blocks, overrides, flags.made.out));
+  flags.made.SayHowToGoOn(grown,
+                          absl::StrCat(grown.run.model.num_layers, " blocks in place of ", was.run.model.num_layers));
+  return absl::OkStatus();
+}
+
+absl::Status RunBranch(const NewRunFlags& flags) {
+  EPS_ASSIGN_OR_RETURN(const std::string folder, flags.FindFolder());
+  EPS_ASSIGN_OR_RETURN(const Manifest was, ReadManifest(folder));
+  EPS_ASSIGN_OR_RETURN(const std::vector<FieldOverride> overrides, flags.Overrides());
+  EPS_ASSIGN_OR_RETURN(const Manifest branch,
+                       GrowCheckpoint(folder, SameBlocks(was.run.model.num_layers), overrides, flags.out));
+  flags.SayHowToGoOn(branch, absl::StrCat("with ", absl::StrJoin(flags.run.set, ", ")));
   return absl::OkStatus();
 }
 
@@ -89,17 +150,7 @@ void AddGrow(CLI::App& app, int* exit_code) {
       "grow",
       "Writes a checkpoint of a deeper model, with its moments, from a run's checkpoint; the run goes on with it");
   auto flags = std::make_shared<GrowFlags>();
-  command
-      ->add_option("--checkpoint", flags->checkpoint, "A step-NNNNNNNN folder, checkpoints/latest, or a run's folder")
-      ->type_name("PATH")
-      ->required();
-  command
-      ->add_option(
-          "--out", flags->out,
-          "The grown run's folder: gets the checkpoint, and run.textproto, the RunSpec to go on with. Must hold "
-          "no checkpoints")
-      ->type_name("DIR")
-      ->required();
+  flags->made.AddTo(*command);
   command
       ->add_option(
           "--insert", flags->insert,
@@ -121,17 +172,25 @@ void AddGrow(CLI::App& app, int* exit_code) {
           "behind the blocks")
       ->check(CLI::IsMember({"STACK", "COPY", "ZERO_GATED"}))
       ->capture_default_str();
-  command
-      ->add_option(
-          "--set", flags->set,
-          "Changes a field of the run that goes on, such as steps or optimizer.schedule.peak; not of its model, "
-          "but for model.freeze, nor of its data, batch or precision, nor the optimizer's rule. May be repeated")
-      ->type_name("FIELD=VALUE")
-      ->expected(1)
-      ->take_all();
   command->callback([flags, exit_code] {
     umask(077);  // a run's folder is its user's alone
     *exit_code = ReportStart(RunGrow(*flags));
+  });
+}
+
+void AddBranch(CLI::App& app, int* exit_code) {
+  CLI::App* command = app.add_subcommand(
+      "branch",
+      "Writes a run that goes on from another one's checkpoint, with its moments, and with another schedule, more "
+      "steps or other clipping");
+  auto flags = std::make_shared<NewRunFlags>();
+  flags->AddTo(*command);
+  command->footer(
+      "At least one --set is wanted. Of a run that has diverged, and with --resume would again: with a lower\n"
+      "optimizer.schedule.peak, and from an older checkpoint where the newest one was written too late.");
+  command->callback([flags, exit_code] {
+    umask(077);  // a run's folder is its user's alone
+    *exit_code = ReportStart(RunBranch(*flags));
   });
 }
 

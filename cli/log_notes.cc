@@ -40,8 +40,10 @@ std::vector<std::string> LogNotes::Next() {
     const std::string whole = std::exchange(begun_, "");
     const std::string entry = whole.substr(whole.find(' ') + 1);  // behind its time
     if (!IsShown(entry)) continue;
-    if (IsWarning(entry) && ++warnings_ > kMostWarnings) {
-      if (warnings_ == kMostWarnings + 1) notes.push_back(absl::StrCat("eps: more warnings are in ", path_));
+    const bool is_warning = IsWarning(entry);
+    if (const int count = ++(is_warning ? warnings_ : others_); count > kMostNotes) {
+      const absl::string_view what = is_warning ? "warnings" : "lines like these";
+      if (count == kMostNotes + 1) notes.push_back(absl::StrCat("eps: more ", what, " are in ", path_));
       continue;
     }
     notes.push_back(absl::StrCat("eps_server: ", entry));

@@ -13,7 +13,8 @@ namespace eps::cli {
 // Threads: none of its own; one caller
 class LogNotes {
  public:
-  static constexpr int kMostWarnings = 20;  // a run that is in trouble for hours must not bury its progress
+  // Of warnings, and of all others: what goes on for hours must not bury a run's progress.
+  static constexpr int kMostNotes = 20;
 
   // `path`: of a log that grows; from `start_byte` on. One that is not there has nothing to say.
   LogNotes(const std::string& path, std::streamoff start_byte);
@@ -25,7 +26,7 @@ class LogNotes {
   const std::string path_;
   std::ifstream log_;
   std::string begun_;  // a line that is not complete yet
-  int warnings_ = 0;
+  int warnings_ = 0, others_ = 0;
 };
 
 }  // namespace eps::cli

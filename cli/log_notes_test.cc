@@ -3,7 +3,7 @@
 #include <fstream>
 #include <string>
 
-#include "absl/strings/str_cat.h"
+#include "common/testing/temp_dir.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -17,8 +17,8 @@ class LogNotesTest : public ::testing::Test {
  protected:
   void Write(const std::string& text) { std::ofstream(path_, std::ios::app) << text << std::flush; }
 
-  const std::string path_ =
-      absl::StrCat(::testing::TempDir(), "/", ::testing::UnitTest::GetInstance()->current_test_info()->name(), ".log");
+  const TempDir dir_;
+  const std::string path_ = dir_.File("log");
 };
 
 TEST_F(LogNotesTest, WarningsAndWhatTheDataAreAreShownOnceAndWithoutTheirTime) {
@@ -42,14 +42,21 @@ TEST_F(LogNotesTest, WarningsAndWhatTheDataAreAreShownOnceAndWithoutTheirTime) {
   EXPECT_THAT(notes.Next(), IsEmpty());
 }
 
-TEST_F(LogNotesTest, ManyWarningsAreCutAndTheRestIsInTheLog) {
+TEST_F(LogNotesTest, ManyNotesAreCutAndTheRestIsInTheLog) {
+  LogNotes before(path_, 0);
+  Write("T INFO data_tokenized path=a\n");
   LogNotes notes(path_, 0);
-  for (int i = 0; i < 2 * LogNotes::kMostWarnings; ++i) Write("T WARNING again\n");
-  LogNotes later(path_, 0);
-  const auto shown = later.Next();
-  ASSERT_EQ(shown.size(), static_cast<size_t>(LogNotes::kMostWarnings + 1));
+  EXPECT_EQ(notes.Next().size(), 1u);
+  for (int i = 0; i < 2 * LogNotes::kMostNotes; ++i) Write("T INFO worker_leaves worker=1\n");
+  auto shown = notes.Next();
+  ASSERT_EQ(shown.size(), static_cast<size_t>(LogNotes::kMostNotes));
+  EXPECT_EQ(shown.back(), "eps: more lines like these are in " + path_);
+  // Of these there are none yet.
+  for (int i = 0; i < 2 * LogNotes::kMostNotes; ++i) Write("T WARNING again\n");
+  shown = notes.Next();
+  ASSERT_EQ(shown.size(), static_cast<size_t>(LogNotes::kMostNotes + 1));
   EXPECT_EQ(shown.back(), "eps: more warnings are in " + path_);
-  EXPECT_THAT(notes.Next(), IsEmpty()) << "there was no log when it was opened";
+  EXPECT_THAT(before.Next(), IsEmpty()) << "there was no log when it was opened";
 }
 
 }  // namespace

@@ -33,6 +33,7 @@ int main(int argc, char** argv) {
   eps::cli::AddImport(app, &exit_code);
   eps::cli::AddExport(app, &exit_code);
   eps::cli::AddGrow(app, &exit_code);
+  eps::cli::AddBranch(app, &exit_code);
   eps::cli::AddTokenize(app, &exit_code);
   eps::cli::AddSample(app, &exit_code);
   eps::cli::AddCheckpoint(app, &exit_code);

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "cli/checkpoint_size.h"
 #include "cli/device_probe.h"
 #include "common/base/file_util.h"
 #include "common/base/status_macros.h"
@@ -83,6 +84,7 @@ absl::StatusOr<RunOutline> CheckBeforeTraining(const Preflight& preflight) {
   EPS_ASSIGN_OR_RETURN(const RunConfig run, LoadRunToTrain(preflight));
   if (!preflight.resume) EPS_RETURN_IF_ERROR(RunFolder(preflight.out).CheckHoldsNoRun());
   RunOutline outline = {.steps = run.steps,
+                        .virtual_nodes = run.batch.virtual_nodes,
                         .tokens_per_step = run.tokens_per_step(),
                         .sequences_per_step = run.batch.sequences_per_step(),
                         .sources = static_cast<int64_t>(run.all_sources().size())};
@@ -94,6 +96,7 @@ absl::StatusOr<RunOutline> CheckBeforeTraining(const Preflight& preflight) {
   EPS_ASSIGN_OR_RETURN(const ModelSpec model, BuildModel(run.model));
   EPS_RETURN_IF_ERROR(CheckPlan(preflight, run, model));
   outline.parameters = model.num_parameters();
+  if (run.checkpoint.last || run.checkpoint.every_steps > 0) outline.checkpoint_bytes = CheckpointBytes(model, run);
   outline.model_state_bytes = server::ComputeDaemonMemory(model, run).model_state_bytes();
   return outline;
 }

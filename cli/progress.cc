@@ -13,7 +13,6 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
-#include "absl/time/clock.h"
 #include "common/base/byte_size.h"
 #include "common/base/state_names.h"
 #include "common/base/wait_cause.h"
@@ -96,6 +95,10 @@ std::string FormatFlopRate(double flops_per_second) {
   size_t prefix = 0;
   for (; flops_per_second >= 999.5 && prefix + 1 < std::size(kPrefixes); ++prefix) flops_per_second /= 1000;
   return absl::StrFormat("%.3g %sFLOP/s", flops_per_second, kPrefixes[prefix]);
+}
+
+std::string WhatIsCounted(const proto::StatusReply& status) {
+  return status.counted().empty() ? "tokens" : Printable(status.counted());
 }
 
 std::string ProgressBar(int64_t step, int64_t steps) {
@@ -221,8 +224,9 @@ std::string ProgressLine(const proto::StatusReply& status, int width) {
   const bool has_done_one = status.last_step_seconds() > 0;  // in this sitting
   absl::StrAppend(&line, absl::StrFormat("  loss %.3f", status.loss()));
   if (status.has_evaluation()) absl::StrAppend(&line, absl::StrFormat("  eval %.3f", status.evaluation().loss()));
-  absl::StrAppend(&line, "  ", Known(has_done_one, absl::StrFormat("%.0f", status.tokens_per_second())), " tok/s  eta ",
-                  FormatEta(status.eta_seconds()));
+  const std::string counted = WhatIsCounted(status);
+  absl::StrAppend(&line, "  ", Known(has_done_one, absl::StrFormat("%.0f", status.tokens_per_second())), " ",
+                  counted == "tokens" ? "tok" : counted, "/s  eta ", FormatEta(status.eta_seconds()));
   const std::string memory = DeviceMemory(status);
   const std::string waits = absl::StrCat("  waits ", Known(has_done_one, FormatWaits(status)));
   // What a narrow terminal has no room for goes whole: the bar first, then the waits, then the memory.
@@ -233,8 +237,8 @@ std::string ProgressLine(const proto::StatusReply& status, int width) {
   return line.substr(0, width);
 }
 
-ProgressPrinter::ProgressPrinter(bool quiet, std::FILE* to)
-    : quiet_(quiet), to_(to), terminal_(isatty(fileno(to)) == 1) {}
+ProgressPrinter::ProgressPrinter(bool quiet, std::FILE* to, MonotonicClock clock)
+    : quiet_(quiet), to_(to), terminal_(isatty(fileno(to)) == 1), clock_(std::move(clock)) {}
 
 void ProgressPrinter::Show(const proto::StatusReply& status) {
   ShowLine([&status](int width) { return ProgressLine(status, width); });
@@ -246,12 +250,13 @@ bool ProgressPrinter::ShowLine(const std::function<std::string(int width)>& line
     std::fprintf(to_, "\r\033[K%s", line(TerminalWidth(to_) - 1).c_str());
     line_open_ = true;
   } else {
-    if (absl::Now() - last_shown_ < kPlainInterval) return false;
+    const absl::Duration now = clock_();
+    if (now - last_shown_ < kPlainInterval) return false;
     std::string text = line(kNoTerminalWidth);
     if (text == last_line_) return false;
     std::fprintf(to_, "%s\n", text.c_str());
     last_line_ = std::move(text);
-    last_shown_ = absl::Now();
+    last_shown_ = now;
   }
   std::fflush(to_);
   return true;

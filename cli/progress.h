@@ -9,6 +9,7 @@
 
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
+#include "common/base/monotonic_clock.h"
 #include "proto/control.pb.h"
 
 namespace eps::cli {
@@ -22,6 +23,9 @@ std::string FormatSeconds(double seconds);
 // "1.23 TFLOP/s", of the model (StatusReply.model_flops_per_second).
 std::string FormatFlopRate(double flops_per_second);
 
+// What StatusReply.tokens counts: "tokens", "counted tokens", "samples".
+std::string WhatIsCounted(const proto::StatusReply& status);
+
 // What nobody has measured yet is a dash, and no number.
 inline std::string Known(bool is_known, std::string text) { return is_known ? std::move(text) : "-"; }
 
@@ -34,6 +38,7 @@ std::string Printable(std::string text);
 
 // One line of a run in progress, at most `width` characters:
 //   [#######-------------]  35% step 105/300  loss 2.613  1640 tok/s  eta 2:05  dev 14.2 MiB of 16.0 MiB  waits pull 1%
+// Where not all tokens of a step are counted, "12 counted tokens/s", and of a classifier "12 samples/s".
 // Behind the step FormatLongStep, or "evaluating, 31%, 3.2 s"; behind the loss "  eval 2.701", of the newest evaluation.
 // While the daemon starts "starting: reading the checkpoint, ...", and while it waits for workers FormatAwaitedWorkers.
 // Where the line is too long, whole fields are left out.
@@ -84,13 +89,13 @@ std::string FormatStartOrder(const proto::StatusReply& status);
 class ProgressPrinter {
  public:
   // to: stdout, or stderr where stdout has something else to say.
-  explicit ProgressPrinter(bool quiet, std::FILE* to = stdout);
+  explicit ProgressPrinter(bool quiet, std::FILE* to = stdout, MonotonicClock clock = SteadyClock());
   void Show(const proto::StatusReply& status);
   // The same for something else than a run: `line` makes one of at most so many characters.
   // Whether it was shown: where there is no terminal, not so soon after the one before it.
   bool ShowLine(const std::function<std::string(int width)>& line);
   // The next line is shown however soon it comes.
-  void ShowNext() { last_shown_ = absl::InfinitePast(); }
+  void ShowNext() { last_shown_ = -absl::InfiniteDuration(); }
   // Prints a line of its own, on a terminal in the place of the progress line, which Show prints anew below it. Nothing
   // when quiet.
   void Note(const std::string& text);
@@ -101,9 +106,10 @@ class ProgressPrinter {
   const bool quiet_;
   std::FILE* const to_;
   const bool terminal_;
+  const MonotonicClock clock_;
   bool line_open_ = false;
   std::string last_line_;  // where there is no terminal
-  absl::Time last_shown_ = absl::InfinitePast();
+  absl::Duration last_shown_ = -absl::InfiniteDuration();
 };
 
 }  // namespace eps::cli

@@ -1,7 +1,10 @@
 #include "cli/progress.h"
 
+#include <cstdio>
 #include <string>
 
+#include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -33,6 +36,16 @@ TEST(ProgressTest, ALineSaysHowFarHowFastHowLongAndWhatWaits) {
       ProgressLine(Training(), 200),
       "[#######-------------]  35% step 105/300  loss 2.613  1640 tok/s  eta 2:05  dev 14.0 MiB of 16.0 MiB  waits "
       "pull 1% version 3%");
+}
+
+TEST(ProgressTest, ASpeedSaysWhatItCountsWhereThatIsNotEveryToken) {
+  proto::StatusReply status = Training();
+  for (const char* counted : {"counted tokens", "samples"}) {
+    status.set_counted(counted);
+    EXPECT_THAT(ProgressLine(status, 200), testing::HasSubstr(absl::StrCat("  1640 ", counted, "/s  eta 2:05")));
+  }
+  status.set_counted("tokens");
+  EXPECT_THAT(ProgressLine(status, 200), testing::HasSubstr("  1640 tok/s  "));
 }
 
 TEST(ProgressTest, TheDeviceThatIsShownIsTheOneNearestItsCap) {
@@ -224,6 +237,24 @@ TEST(ProgressTest, AnOrderForWorkersIsShownUntilAllAreThereOrForGoodWhereItFaile
   EXPECT_EQ(FormatStartOrder(status), "");
   status.mutable_start_order()->set_failure("worker 3 ended: exit code 1");
   EXPECT_EQ(FormatStartOrder(status), "the newest order, of 4, failed: worker 3 ended: exit code 1");
+}
+
+TEST(ProgressTest, WithoutATerminalALineIsShownEveryFewSecondsByTheGivenClock) {
+  absl::Duration now;
+  std::FILE* const to = std::tmpfile();
+  ASSERT_NE(to, nullptr);
+  ProgressPrinter printer(/*quiet=*/false, to, [&now] { return now; });
+  int lines = 0;
+  const auto show = [&] { return printer.ShowLine([&](int) { return std::to_string(++lines); }); };
+  EXPECT_TRUE(show());
+  now = absl::Seconds(4.9);
+  EXPECT_FALSE(show());
+  now = absl::Seconds(5);
+  EXPECT_TRUE(show());
+  EXPECT_FALSE(show());
+  printer.ShowNext();
+  EXPECT_TRUE(show());
+  std::fclose(to);
 }
 
 TEST(ProgressTest, NoWaitIsNothing) { EXPECT_EQ(FormatWaits(proto::StatusReply()), "nothing"); }

@@ -54,6 +54,12 @@ std::string EvaluationText(const nlohmann::json& summary) {
   return absl::StrCat(", evaluation loss ", Loss(*evaluation, "loss"));
 }
 
+// What its tokens count; an older program's summary does not say so.
+std::string Counted(const nlohmann::json& summary) {
+  const auto counted = summary.find("counted");
+  return counted != summary.end() && counted->is_string() ? Printable(counted->get<std::string>()) : "tokens";
+}
+
 nlohmann::json ReadSummary(const std::string& out) {
   const absl::StatusOr<std::string> text = ReadFile(RunFolder(out).summary());
   if (!text.ok()) return nlohmann::json();
@@ -114,13 +120,24 @@ std::vector<nlohmann::json> LastSteps(const std::string& out, size_t count) {
   return steps;
 }
 
-// Why the run in `out` failed, by what its daemon left; "": it did not, or nobody knows.
-std::string FailureOf(const std::string& out) {
+// failure.json of the run in `out`, which its daemon left; null: it has not failed, or nobody knows.
+nlohmann::json ReadFailure(const std::string& out) {
   const absl::StatusOr<std::string> text = ReadFile(RunFolder(out).failure());
-  if (!text.ok()) return "";
-  const nlohmann::json json = nlohmann::json::parse(*text, nullptr, /*allow_exceptions=*/false);
-  if (!json.is_object() || !json.contains("failure") || !json["failure"].is_string()) return "";
-  return json["failure"].get<std::string>();
+  if (!text.ok()) return nlohmann::json();
+  nlohmann::json json = nlohmann::json::parse(*text, nullptr, /*allow_exceptions=*/false);
+  return json.is_object() && json.contains("failure") && json["failure"].is_string() ? json : nlohmann::json();
+}
+
+// Why it has; "": it has not, or nobody knows.
+std::string FailureOf(const std::string& out) {
+  const nlohmann::json json = ReadFailure(out);
+  return json.is_null() ? "" : json["failure"].get<std::string>();
+}
+
+// Whether it would fail again if it went on as it is. An older program's failure.json does not say so.
+bool HasDiverged(const std::string& out) {
+  const nlohmann::json json = ReadFailure(out);
+  return json.is_object() && json.value("diverged", nlohmann::json()) == true;
 }
 
 // "4 of 9 steps were done, loss 2.250"; without "of 9" where nobody says of how many.
@@ -230,7 +247,8 @@ std::string EndText(const std::string& out) {
   absl::StrAppend(&text, absl::StrFormat(" in %.1f s", Number(summary, "seconds")));
   if (steps > 0) {
     absl::StrAppend(&text, ", loss ", Loss(summary, "loss_first"), " -> ", Loss(summary, "loss_last"),
-                    EvaluationText(summary), absl::StrFormat(", %.0f tokens/s", Number(summary, "tokens_per_second")));
+                    EvaluationText(summary),
+                    absl::StrFormat(", %.0f %s/s", Number(summary, "tokens_per_second"), Counted(summary)));
   }
   if (const double flops = Number(summary, "model_flops_per_second"); flops > 0) {
     absl::StrAppend(&text, ", ", FormatFlopRate(flops), " of the model");
@@ -308,9 +326,10 @@ std::string NotRunningText(const std::string& out) {
     const std::string checkpoint = NewestCheckpoint(out);
     return absl::StrCat("the run in ", out, " has failed: ", Printable(failure),
                         standing.is_null() ? "" : absl::StrCat("; ", DoneText(standing)), "; ",
-                        checkpoint.empty() ? NewestCheckpointText(out)
-                                           : absl::StrCat("the newest checkpoint is ", checkpoint,
-                                                          ", from which --resume goes on once that is mended"));
+                        checkpoint.empty() || HasDiverged(out)
+                            ? NewestCheckpointText(out)
+                            : absl::StrCat("the newest checkpoint is ", checkpoint,
+                                           ", from which --resume goes on once that is mended"));
   }
   if (std::string finished = FinishedText(out); !finished.empty()) return finished;
   return absl::StrCat("no daemon runs for ", out, standing.is_null() ? "" : absl::StrCat(": ", DoneText(standing)),
@@ -320,7 +339,11 @@ std::string NotRunningText(const std::string& out) {
 std::string NewestCheckpointText(const std::string& out) {
   const std::string checkpoint = NewestCheckpoint(out);
   if (checkpoint.empty()) return "there is no checkpoint";
-  return absl::StrCat("the newest checkpoint is ", checkpoint, "; go on with --resume");
+  return absl::StrCat("the newest checkpoint is ", checkpoint,
+                      HasDiverged(out)
+                          ? "; --resume would fail again: eps branch goes on from it, or from an older one, "
+                            "with a lower optimizer.schedule.peak"
+                          : "; go on with --resume");
 }
 
 }  // namespace eps::cli

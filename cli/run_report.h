@@ -12,10 +12,12 @@ struct RunOutline {
   int64_t parameters = 0;
   int64_t model_state_bytes = 0;
   int64_t steps = 0;
+  int64_t virtual_nodes = 0;  // of a step
   int64_t tokens_per_step = 0;
   int64_t sequences_per_step = 0;
-  int64_t samples = 0;  // of context + 1 tokens, in the data
-  int64_t sources = 1;  // of data
+  int64_t samples = 0;           // of context + 1 tokens, in the data
+  int64_t sources = 1;           // of data
+  int64_t checkpoint_bytes = 0;  // of one; 0: it is to leave none
 };
 
 // How `eps train` was asked to start it.
@@ -64,7 +66,8 @@ std::string NotRunningText(const std::string& out);
 // of it is left out. "": nothing is.
 std::string NotRunningJson(const std::string& out);
 
-// "the newest checkpoint is OUT/checkpoints/step-00000040; go on with --resume", or that there is none.
+// "the newest checkpoint is OUT/checkpoints/step-00000040; go on with --resume", or that there is none. Of a run that has
+// diverged, which would do so again: that eps branch goes on.
 std::string NewestCheckpointText(const std::string& out);
 
 }  // namespace eps::cli

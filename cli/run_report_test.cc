@@ -1,6 +1,7 @@
 #include "cli/run_report.h"
 
 #include <string>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/file_util.h"
@@ -53,6 +54,8 @@ TEST_F(EndTest, AFinishedRunGivesItsFigures) {
   EXPECT_THAT(EndText(dir_.path()), Not(HasSubstr("--resume")));
   Summary(R"({"steps": 4, "steps_planned": 4, "tokens_per_second": 7, "model_flops_per_second": 1.25e12})");
   EXPECT_THAT(EndText(dir_.path()), HasSubstr(", 7 tokens/s, 1.25 TFLOP/s of the model; "));
+  Summary(R"({"steps": 4, "steps_planned": 4, "tokens_per_second": 7, "counted": "samples"})");
+  EXPECT_THAT(EndText(dir_.path()), HasSubstr(", 7 samples/s; "));
 }
 
 TEST_F(EndTest, TheLastEvaluationIsTold) {
@@ -134,6 +137,22 @@ TEST_F(EndTest, ARunThatFailedSaysWhy) {
   Summary(R"({"steps": 1, "steps_planned": 1, "loss_last": 5.517})");
   EXPECT_THAT(NotRunningText(dir_.path()), HasSubstr(" has failed: "));
   EXPECT_EQ(nlohmann::json::parse(NotRunningJson(dir_.path()))["state"], "failed");
+}
+
+TEST_F(EndTest, ARunThatDivergedIsNotToldToResume) {
+  ASSERT_OK(MakeDirs(dir_.File("checkpoints/step-00000008")));
+  const auto told = [&](const char* member) {
+    EXPECT_OK(WriteFileAtomically(dir_.File("failure.json"),
+                                  absl::StrCat(R"({"step": 9, "failure": "step 9: the loss")", member, "}")));
+    return std::vector<std::string>{NewestCheckpointText(dir_.path()), NotRunningText(dir_.path())};
+  };
+  for (const std::string& text : told(R"(, "diverged": true)")) {
+    EXPECT_THAT(text, HasSubstr("step-00000008; --resume would fail again: eps branch goes on from it"));
+    EXPECT_THAT(text, Not(HasSubstr("mended")));
+  }
+  for (const char* member : {"", R"(, "diverged": false)", R"(, "diverged": 1)"}) {
+    for (const std::string& text : told(member)) EXPECT_THAT(text, Not(HasSubstr("eps branch"))) << member;
+  }
 }
 
 TEST_F(EndTest, AFailureThatCannotBeReadIsNone) {

@@ -224,8 +224,10 @@ absl::Status TellApart(const SampleFlags& flags, const std::string& folder, cons
 absl::Status RunSample(const SampleFlags& flags, SignalQueue& signals) {
   EPS_RETURN_IF_ERROR(ProbeDevice(flags.worker.device, flags.worker.vectors));  // before anything is started
   EPS_ASSIGN_OR_RETURN(const std::string folder, FindCheckpointFolder(flags.checkpoint));
-  EPS_ASSIGN_OR_RETURN(const std::string config_text, ReadFile(folder + "/config.json"));
-  absl::StatusOr<ModelConfig> config = ModelConfigFromJson(config_text);
+  const absl::StatusOr<std::string> config_text = ReadFile(folder + "/config.json");
+  if (!config_text.ok()) EPS_RETURN_IF_ERROR(FindCheckpointFolder(folder).status());  // a run may have removed it since
+  EPS_RETURN_IF_ERROR(config_text.status());
+  absl::StatusOr<ModelConfig> config = ModelConfigFromJson(*config_text);
   if (!config.ok()) return Annotate(config.status(), folder + "/config.json");
   if (config->is_classifier()) {
     // config.json says how many positions there are; the run, how many tokens a sample had.

@@ -22,11 +22,12 @@ struct ModelTokenizer {
   std::unique_ptr<Tokenizer> tokenizer;
   TokenizerSettings settings;
   std::string chat_template = "auto";  // TokenizeOptions'
+  int64_t vocab = 0;                   // the model's, which may have fewer tokens than the tokenizer
 };
 
 // `told`: a tokenizer's folder or file, or "bytes"; "": that of the model's folder, or of the run that made it. The
 // template: that of the run's conversations.
-// Errors: INVALID_ARGUMENT there is none, or it has more tokens than the model; LoadTokenizer's, FindModelSource's
+// Errors: INVALID_ARGUMENT there is none, or the model has not most of its tokens; LoadTokenizer's, FindModelSource's
 absl::StatusOr<ModelTokenizer> OpenModelTokenizer(const std::string& told, const std::string& folder, int64_t vocab);
 
 struct SamplePrompt {
@@ -34,8 +35,10 @@ struct SamplePrompt {
   std::set<int32_t> ends;  // tokens that end what the model says
 };
 
+// Errors of all prompts: INVALID_ARGUMENT a token that the model has not
+
 // A text that is continued. Special tokens in it are these.
-SamplePrompt PromptOfText(const ModelTokenizer& model, absl::string_view text);
+absl::StatusOr<SamplePrompt> PromptOfText(const ModelTokenizer& model, absl::string_view text);
 // Messages that are answered. `file`: that they are from, "" of none, for what is wrong with them.
 // Errors: MakeChatPrompt's and ChooseDocumentMarks'
 absl::StatusOr<SamplePrompt> PromptOfChat(const ModelTokenizer& model, absl::Span<const ChatMessage> messages,

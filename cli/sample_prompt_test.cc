@@ -50,18 +50,41 @@ TEST_F(SamplePromptTest, TheTokenizerIsTheOneThatIsToldOrThatLiesBesideTheModel)
   EXPECT_EQ(OpenModelTokenizer("", dir_.path(), 256)->tokenizer->vocab(), 256);
   EXPECT_THAT(OpenModelTokenizer("", dir_.path(), 257).status(), StatusIs(kInvalid, "give --tokenizer"));
   EXPECT_EQ(OpenModelTokenizer("bytes", dir_.path(), 257)->tokenizer->vocab(), 256);
-  EXPECT_THAT(OpenModelTokenizer("bytes", dir_.path(), 255).status(),
-              StatusIs(kInvalid, "ids up to 255, the model a vocabulary of 255"));
   EXPECT_GT(Open(ByteLevelJson()).tokenizer->vocab(), 256);
+  EXPECT_THAT(
+      OpenModelTokenizer("", dir_.path(), 100).status(),
+      StatusIs(kInvalid, "--tokenizer: " + dir_.path() + " has ids up to 261, and the model a vocabulary of 100"));
+}
+
+TEST_F(SamplePromptTest, ATokenThatTheModelHasNotIsRefusedWhereAPromptHasIt) {
+  ASSERT_OK_AND_ASSIGN(ModelTokenizer model, OpenModelTokenizer("bytes", dir_.path(), 128));
+  model.chat_template = "plain";
+  EXPECT_OK(PromptOfText(model, "a").status());
+  const std::string beyond = "the token \"\\xc3\" (195) is beyond the model's vocabulary of 128";
+  EXPECT_THAT(PromptOfText(model, "a\u00E9").status(), StatusIs(kInvalid, "--prompt: " + beyond));
+  EXPECT_THAT(PromptOfChat(model, {{{.content = "\u00E9"}}}, Thoughts::kLeftToModel, "chat.json").status(),
+              StatusIs(kInvalid, "chat.json: " + beyond));
+  EXPECT_THAT(PromptOfClassifier(model, "\u00E9", 3).status(), StatusIs(kInvalid, beyond));
 }
 
 TEST_F(SamplePromptTest, ATextHasSpecialTokensAndEndsAsTheModelsSettingsSay) {
   ASSERT_OK(WriteFileAtomically(dir_.File("tokenizer_config.json"), R"({"eos_token": "<|end|>"})"));
   const ModelTokenizer model = Open(ByteLevelJson());
   const int32_t end = model.tokenizer->TokenId("<|end|>").value();
-  const SamplePrompt prompt = PromptOfText(model, "x<|end|>");
+  ASSERT_OK_AND_ASSIGN(const SamplePrompt prompt, PromptOfText(model, "x<|end|>"));
   EXPECT_THAT(prompt.ids, ElementsAre('x', end));
   EXPECT_THAT(prompt.ends, ElementsAre(end));
+}
+
+TEST_F(SamplePromptTest, PlainTextThatSpellsAnEndIsNone) {
+  // As Qwen's vocabulary has "</s>".
+  std::string json = ByteLevelJson();
+  json.replace(json.find("\"hell\""), 6, "\"</s>\"").replace(json.find("[\"he\",\"ll\"],"), 12, "");
+  const ModelTokenizer model = Open(json);
+  ASSERT_TRUE(model.tokenizer->TokenId("</s>"));
+  EXPECT_TRUE(PromptOfText(model, "x")->ends.empty());
+  ASSERT_OK(WriteFileAtomically(dir_.File("tokenizer_config.json"), R"({"eos_token": "</s>"})"));
+  EXPECT_THAT(PromptOfText(Open(json), "x")->ends, ElementsAre(*model.tokenizer->TokenId("</s>")));
 }
 
 TEST_F(SamplePromptTest, AChatIsInTheTemplatesForm) {

@@ -4,7 +4,6 @@
 #include <sys/wait.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cstdint>
 #include <filesystem>
 #include <optional>
@@ -24,6 +23,7 @@
 #include "common/base/exit_code.h"
 #include "common/base/file_util.h"
 #include "common/base/memory_room.h"
+#include "common/base/monotonic_clock.h"
 #include "common/base/state_names.h"
 #include "common/base/status_macros.h"
 #include "common/run_folder/endpoint_file.h"
@@ -33,7 +33,7 @@ namespace eps::cli {
 namespace {
 
 constexpr absl::Duration kPollInterval = absl::Milliseconds(100);
-constexpr std::chrono::seconds kQuietStart(1);             // of most runs it is over by then, and nothing to be shown
+constexpr absl::Duration kQuietStart = absl::Seconds(1);   // of most runs it is over by then, and nothing to be shown
 constexpr absl::Duration kAbortTime = absl::Seconds(5);    // for a daemon that is to end at once
 constexpr absl::Duration kGraceAtEnd = absl::Seconds(10);  // for a child to end by itself
 
@@ -51,7 +51,8 @@ bool EndedForSignal(const ChildProcess& child) {
 std::string Ended(const ChildProcess& child) {
   if (EndedForSignal(child)) return absl::StrCat("a signal asked it to (", EndOf(child), ")");
   const std::string words = LastWords(child), trouble = LogTrouble(child);
-  return absl::StrCat(EndOf(child), words.empty() ? "" : ": ", words, trouble.empty() ? "" : "; ", trouble);
+  return absl::StrCat(EndOf(child), WhyKilled(child, FindMemoryRoom()), words.empty() ? "" : ": ", words,
+                      trouble.empty() ? "" : "; ", trouble);
 }
 
 bool DoesNotFit(const ChildProcess& worker) {
@@ -135,16 +136,16 @@ absl::Status Sitting::StartDaemon() {
 }
 
 absl::StatusOr<bool> Sitting::WaitUntilListening() {
-  const auto begin = std::chrono::steady_clock::now();
-  auto shown = begin;
+  const absl::Duration begin = SteadyNow();
+  absl::Duration shown = begin;
   bool has_ended = false;
   // As long as it runs: tokenizing and loading hundreds of GB take as long as they take, and a signal ends it.
   const absl::StatusOr<Endpoint> endpoint = WaitForEndpoint(options_.out, daemon_.pid, [&](absl::Duration pause) {
     Reap({&daemon_});
     has_ended = !daemon_.running();
     if (has_ended) return absl::AbortedError("the daemon has ended");
-    const auto now = std::chrono::steady_clock::now();
-    if (now - begin > kQuietStart && now - shown > absl::ToChronoNanoseconds(kPollInterval)) {
+    const absl::Duration now = SteadyNow();
+    if (now - begin > kQuietStart && now - shown > kPollInterval) {
       shown = now;
       ShowStart();
     }
@@ -249,7 +250,7 @@ SittingEnd Sitting::Watch() {
     const absl::StatusOr<proto::StatusReply> status =
         options_.follows_orders ? client.Status(orders_.report(), absl::Seconds(1)) : client.Status(absl::Seconds(1));
     replacements_.OnAnswer(status);
-    while (replacements_.TakeOne(absl::Now())) ReplaceWorker();  // before those that run are counted
+    while (replacements_.TakeOne(SteadyNow())) ReplaceWorker();  // before those that run are counted
     // A worker that died before it attached is not waited for.
     const int num_running = NumRunning();
     if (num_running > 0 && num_running < expected && client.ExpectWorkers(num_running, absl::Seconds(1)).ok()) {
@@ -283,7 +284,7 @@ bool Sitting::IsNobodyLeft(const absl::StatusOr<proto::StatusReply>& status) {
   const bool may_be_ending =
       !status.ok() || status->state() == run_state::kFailed || status->state() == run_state::kFinished;
   if (!may_be_ending) return true;
-  const absl::Time now = absl::Now();
+  const absl::Duration now = SteadyNow();
   if (!alone_since_.has_value()) alone_since_ = now;
   return now - *alone_since_ > kGraceAtEnd;
 }
@@ -451,8 +452,8 @@ void Sitting::WaitForWorkers() {
   }
   const int status = *daemon_.wait_status;
   const bool at_once = WIFSIGNALED(status) || WEXITSTATUS(status) == kExitStepLost;
-  const absl::Time deadline = absl::Now() + (at_once ? absl::ZeroDuration() : kGraceAtEnd);
-  while (AnyRunning() && absl::Now() < deadline) {
+  const absl::Duration deadline = SteadyNow() + (at_once ? absl::ZeroDuration() : kGraceAtEnd);
+  while (AnyRunning() && SteadyNow() < deadline) {
     absl::SleepFor(absl::Milliseconds(5));
     ReapAll();
   }
@@ -462,8 +463,8 @@ void Sitting::WaitForWorkers() {
 // It ends at once by a second signal, which must come a second after the first (EndSignals), and takes what it
 // has in the temporary folder with it, which it cannot when killed.
 void Sitting::AbortDaemon() {
-  const absl::Time deadline = absl::Now() + kAbortTime;
-  while (daemon_.running() && absl::Now() < deadline) {
+  const absl::Duration deadline = SteadyNow() + kAbortTime;
+  while (daemon_.running() && SteadyNow() < deadline) {
     kill(daemon_.pid, SIGTERM);
     absl::SleepFor(absl::Milliseconds(20));
     Reap({&daemon_});
@@ -473,8 +474,8 @@ void Sitting::AbortDaemon() {
 // The first signal ends a daemon that starts, and takes what it has half made with it.
 void Sitting::EndStart() {
   if (daemon_.running()) kill(daemon_.pid, SIGTERM);
-  const absl::Time deadline = absl::Now() + kAbortTime;
-  while (daemon_.running() && absl::Now() < deadline) {
+  const absl::Duration deadline = SteadyNow() + kAbortTime;
+  while (daemon_.running() && SteadyNow() < deadline) {
     absl::SleepFor(absl::Milliseconds(5));
     Reap({&daemon_});
   }

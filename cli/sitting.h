@@ -145,9 +145,9 @@ class Sitting {
   WorkerReplacements replacements_;
   int workers_wanted_;  // SittingEnd's
   int64_t newest_order_ = 0;
-  std::optional<absl::Time> alone_since_;  // since when the daemon, without workers, may be ending by itself
-  bool none_left_ = false;                 // the last worker has died
-  bool gave_up_ = false;                   // and the daemon was told to end for that, and for no signal
+  std::optional<absl::Duration> alone_since_;  // since when the daemon, without workers, may be ending by itself
+  bool none_left_ = false;                     // the last worker has died
+  bool gave_up_ = false;                       // and the daemon was told to end for that, and for no signal
   EndSignals end_signals_;
   bool at_once_ = false;  // children were ended before they could end by themselves
 };

@@ -33,18 +33,18 @@ std::string EvaluationLines(const proto::StatusReply& status) {
   if (!status.has_evaluation()) return in_progress;
   const proto::EvaluationStatus& newest = status.evaluation();
   return in_progress + Line("evaluation", absl::StrCat(newest.loss(), " nats a token after step ", newest.step(),
-                                                       "; accuracy ", newest.accuracy(), " of ", newest.tokens(),
-                                                       " tokens, ", FormatSeconds(newest.seconds())));
+                                                       "; accuracy ", newest.accuracy(), " of ", newest.tokens(), " ",
+                                                       WhatIsCounted(status), ", ", FormatSeconds(newest.seconds())));
 }
 
 std::string SpeedLines(const proto::StatusReply& status) {
   const bool has_done_one = status.last_step_seconds() > 0;  // in this sitting
   return absl::StrCat(
       Line("speed",
-           absl::StrCat(Known(has_done_one, absl::StrCat(static_cast<int64_t>(status.tokens_per_second()))),
-                        " tokens/s, ",
+           absl::StrCat(Known(has_done_one, absl::StrCat(static_cast<int64_t>(status.tokens_per_second()))), " ",
+                        WhatIsCounted(status), "/s, ",
                         Known(status.model_flops_per_second() > 0, FormatFlopRate(status.model_flops_per_second())),
-                        " of the model, ", status.tokens(), " tokens in all")),
+                        " of the model, ", status.tokens(), " ", WhatIsCounted(status), " in all")),
       Line("compute waits for", Known(has_done_one, FormatWaits(status))),
       LineOf("this step waits for", FormatStepWait(status)));
 }

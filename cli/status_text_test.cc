@@ -60,6 +60,17 @@ TEST(StatusTextTest, WhatASittingHasNotSeenYetIsNoNumber) {
   EXPECT_THAT(text, HasSubstr("compute waits for    -\n"));
 }
 
+TEST(StatusTextTest, WhatIsCountedIsSaidOfSpeedAndSum) {
+  proto::StatusReply status = StatusOfTraining();
+  status.set_tokens_per_second(12.5);
+  status.set_tokens(840);
+  EXPECT_THAT(StatusText(status), HasSubstr("speed                12 tokens/s, - of the model, 840 tokens in all\n"));
+  status.set_counted("samples");
+  status.mutable_evaluation()->set_tokens(64);
+  EXPECT_THAT(StatusText(status), HasSubstr("speed                12 samples/s, - of the model, 840 samples in all\n"));
+  EXPECT_THAT(StatusText(status), HasSubstr(" of 64 samples, "));
+}
+
 TEST(StatusTextTest, AnEvaluationAndACheckpointThatGoOnAreShown) {
   proto::StatusReply status = StatusOfTraining();
   EXPECT_THAT(StatusText(status), Not(HasSubstr("evaluating")));

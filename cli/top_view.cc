@@ -80,13 +80,15 @@ void AddProgress(const proto::StatusReply& status, int columns, std::vector<std:
   AddFields({absl::StrCat("loss ", has_loss ? absl::StrFormat("%.4f nats", status.loss()) : "-"),
              absl::StrCat("gradient norm ", Known(norm >= 0, absl::StrFormat("%.3g", norm))),
              absl::StrCat("learning rate ", Known(has_loss && rate >= 0, absl::StrFormat("%.3g", rate))),
-             absl::StrCat(Known(has_done_one, absl::StrFormat("%.0f", status.tokens_per_second())), " tokens/s"),
+             absl::StrCat(Known(has_done_one, absl::StrFormat("%.0f", status.tokens_per_second())), " ",
+                          WhatIsCounted(status), "/s"),
              Known(status.model_flops_per_second() > 0, FormatFlopRate(status.model_flops_per_second()))},
             "  ", columns, lines);
   if (status.has_evaluation()) {
     const proto::EvaluationStatus& newest = status.evaluation();
     AddFields({absl::StrFormat("evaluation after step %d: loss %.4f nats", newest.step(), newest.loss()),
-               absl::StrFormat("accuracy %.4f", newest.accuracy()), absl::StrCat(newest.tokens(), " tokens")},
+               absl::StrFormat("accuracy %.4f", newest.accuracy()),
+               absl::StrCat(newest.tokens(), " ", WhatIsCounted(status))},
               "  ", columns, lines);
   }
   AddFields({absl::StrCat("last step ", FormatLastStep(status)), absl::StrCat("skipped ", status.skipped_steps()),

@@ -79,6 +79,9 @@ TEST(TopViewTest, ShowsTheRunItsMemoryItsCheckpointsAndItsWorkers) {
     EXPECT_THAT(text, HasSubstr(part));
   }
   EXPECT_LT(text.find("running"), text.rfind("lost")) << text;
+  proto::StatusReply of_classes = TrainingReply();
+  of_classes.set_counted("samples");
+  EXPECT_THAT(Text(of_classes, {200, 60}), HasSubstr("  1640 samples/s"));
 }
 
 TEST(TopViewTest, WorkersOfSeveralHostsSayWhereTheyRun) {

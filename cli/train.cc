@@ -19,9 +19,11 @@
 #include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "cli/checkpoint_size.h"
 #include "cli/child_process.h"
 #include "cli/command.h"
 #include "cli/common_flags.h"
+#include "cli/doctor/machine.h"
 #include "cli/export_model.h"
 #include "cli/machine_profile.h"
 #include "cli/plan_trace.h"
@@ -39,6 +41,7 @@
 #include "common/base/file_util.h"
 #include "common/base/flags.h"
 #include "common/base/memory_room.h"
+#include "common/base/monotonic_clock.h"
 #include "common/base/status_macros.h"
 #include "common/base/thread.h"
 #include "common/checkpoint/checkpoint_directory.h"
@@ -89,7 +92,9 @@ struct TrainFlags {
   std::string OutFolder() const {
     return out.empty() ? absl::StrCat("runs/", std::filesystem::path(run.run).stem().string()) : out;
   }
-  Preflight ForPreflight() const { return {.run = run, .out = OutFolder(), .worker = worker, .resume = resume}; }
+  Preflight ForPreflight() const {
+    return {.run = run, .out = OutFolder(), .worker = worker, .workers = workers, .resume = resume};
+  }
 };
 
 // How long a sitting waits for the daemon of one that was killed, which ends its step and writes a checkpoint first.
@@ -100,11 +105,11 @@ constexpr absl::Duration kOrphanTime = absl::Minutes(1);
 absl::StatusOr<FileDescriptor> LockSitting(const std::string& out, bool resume) {
   absl::StatusOr<FileDescriptor> sitting = LockDirectory(RunFolder(out).logs());
   EPS_RETURN_IF_ERROR_WITH(sitting.status(), "--out");
-  const absl::Time deadline = absl::Now() + (resume ? kOrphanTime : absl::ZeroDuration());
+  const absl::Duration deadline = SteadyNow() + (resume ? kOrphanTime : absl::ZeroDuration());
   for (bool said = false;; absl::SleepFor(absl::Milliseconds(50))) {
     const absl::Status free = LockDirectory(out).status();  // and let go of again, for our daemon
     if (free.ok()) return sitting;
-    if (!absl::IsFailedPrecondition(free) || absl::Now() >= deadline) return Annotate(free, "--out");
+    if (!absl::IsFailedPrecondition(free) || SteadyNow() >= deadline) return Annotate(free, "--out");
     if (!std::exchange(said, true)) {
       std::fprintf(stderr, "eps: a daemon is still at work in %s: waiting for its end\n", out.c_str());
     }
@@ -130,8 +135,28 @@ void SayStart(const TrainFlags& flags, const RunOutline& outline) {
   std::fflush(stdout);
 }
 
+// Warnings are said to those too who want to hear nothing else.
+void SayIdleWorkers(const RunOutline& outline, int workers) {
+  const int64_t idle = workers - outline.virtual_nodes;
+  if (idle <= 0) return;
+  std::fprintf(
+      stderr,
+      "eps: warning: %d workers share batch.virtual_nodes: %lld: %lld will stand by until another is lost, and have "
+      "their part of cores and memory; more virtual nodes give them work\n",
+      workers, static_cast<long long>(outline.virtual_nodes), static_cast<long long>(idle));
+}
+
+void SayLittleRoom(const RunOutline& outline, const std::string& out) {
+  const std::string folder = RunFolder(out).checkpoints().path();
+  const absl::StatusOr<int64_t> room_bytes = ThisMachine().DiskRoomBytes(folder);
+  if (!room_bytes.ok()) return;
+  const std::string warning = CheckpointRoomWarning(outline.checkpoint_bytes, *room_bytes, folder);
+  if (!warning.empty()) std::fprintf(stderr, "eps: warning: %s\n", warning.c_str());
+}
+
 // What the plan says of a step, to be drawn below one that was measured. Empty where it says nothing of that: several
-// workers, no measured profile, a cap that the worker alone knows, steps that each leave out other blocks.
+// workers, no measured profile, a cap that the worker alone knows, steps that each leave out other blocks, or that are
+// so long that a part of one is simulated.
 absl::StatusOr<std::vector<TraceTrack>> PredictedTracks(const TrainFlags& flags, int workers,
                                                         const TracedStep& measured) {
   if (workers > 1 || flags.worker.profile == worker::kNominalProfile || flags.worker.device_memory_bytes == 0) {
@@ -145,6 +170,7 @@ absl::StatusOr<std::vector<TraceTrack>> PredictedTracks(const TrainFlags& flags,
                                                             .host_memory_bytes = flags.worker.host_memory_bytes,
                                                             .threads = flags.ThreadsPerWorker(),
                                                             .profile = flags.worker.profile}));
+  if (plan.step.scale > 1) return std::vector<TraceTrack>();
   return Later(TracksOf(plan), measured.begin);
 }
 
@@ -160,19 +186,22 @@ absl::Status FinishTrace(const TrainFlags& flags, int workers) {
   files.erase(std::remove_if(files.begin(), files.end(), is_empty), files.end());
   if (files.empty()) return absl::OkStatus();  // it ended before anything was begun, and has said why
   EPS_ASSIGN_OR_RETURN(std::vector<TraceTrack> tracks, JoinTraceLogs(files));
-  absl::Status predicted_status;  // what was measured is shown without it, too
+  absl::Status picture;  // what lacks in it; what was measured is kept all the same
   if (const std::optional<TracedStep> step = MedianStep(tracks); step.has_value()) {
     const absl::StatusOr<std::vector<TraceTrack>> predicted = PredictedTracks(flags, workers, *step);
-    predicted_status = predicted.status();
+    picture = predicted.status();
     const bool is_predicted = predicted.ok() && !predicted->empty();
     if (is_predicted) tracks.insert(tracks.end(), predicted->begin(), predicted->end());
     const std::string title = absl::StrFormat("%s, which took the median time: %.4g s%s", step->name, step->seconds(),
                                               is_predicted ? "; predicted below" : "");
     EPS_RETURN_IF_ERROR(WriteFileAtomically(out + "/timeline.svg", TimelineSvg(title, tracks, step->begin, step->end)));
+  } else {
+    picture =
+        absl::NotFoundError("there is no timeline.svg, as the first worker has ended no step that could be drawn");
   }
   EPS_RETURN_IF_ERROR(WriteFileAtomically(out + "/trace.json", ToChromeTrace(tracks)));
   std::filesystem::remove_all(RunFolder(out).trace(), ignored);
-  return predicted_status;
+  return picture;
 }
 
 absl::Status CheckExportPlace(const std::string& to, const std::string& out) {
@@ -465,6 +494,8 @@ int RunTrain(TrainFlags flags) {
   if (flags.resume && begins) {  // said in any case: the folder may be another one than was meant
     std::fprintf(stderr, "eps: --resume: there is no checkpoint in %s: it starts from step 0\n", out.c_str());
   }
+  SayIdleWorkers(*outline, flags.workers);
+  SayLittleRoom(*outline, out);
   ProgressPrinter progress(flags.quiet);
   const SittingEnd end =
       RunSittings(flags, {.programs = *programs, .out_is_new = out_is_new, .progress = progress, .signals = *signals});
@@ -487,7 +518,7 @@ void AddTrain(CLI::App& app, int* exit_code) {
                          "checkpoint is on disk");
   auto flags = std::make_shared<TrainFlags>();
   flags->run.AddTo(*command);
-  command->add_option("--workers", flags->workers, "Worker processes")
+  command->add_option("--workers", flags->workers, "Worker processes, at most batch.virtual_nodes")
       ->type_name("N")
       ->check(CLI::Range(1, 4096))
       ->capture_default_str();

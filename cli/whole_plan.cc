@@ -4,8 +4,6 @@
 #include <utility>
 #include <vector>
 
-#include "absl/status/status.h"
-#include "absl/strings/str_cat.h"
 #include "cli/common_flags.h"
 #include "common/base/control_groups.h"
 #include "common/base/ids.h"
@@ -20,11 +18,7 @@
 namespace eps::cli {
 
 absl::StatusOr<WholePlan> MakeWholePlan(WholePlanRequest whole) {
-  if (whole.workers > whole.run.batch.virtual_nodes) {
-    return absl::InvalidArgumentError(absl::StrCat("--workers: ", whole.workers, ", must be at most ",
-                                                   whole.run.batch.virtual_nodes,
-                                                   ", as batch.virtual_nodes is: others would have nothing to do"));
-  }
+  EPS_RETURN_IF_ERROR(CheckWorkers("--workers", whole.workers, whole.run.batch));
   WholePlan plan;
   plan.device_name = whole.device;
   plan.device_on_host = worker::IsOnHost(whole.device);

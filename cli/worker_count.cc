@@ -9,6 +9,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/clock.h"
 #include "cli/run_report.h"
+#include "common/base/monotonic_clock.h"
 #include "common/base/state_names.h"
 #include "common/base/status_macros.h"
 
@@ -73,7 +74,7 @@ std::string EndedText(const DaemonFlags& daemon) {
   return daemon.HasNoDaemon() ? absl::StrCat(kHasEnded, ": ", NotRunningText(daemon.out)) : std::string(kHasEnded);
 }
 
-// Of one that has not answered for kPatience.
+// Of one that does not answer.
 std::string SilenceText(const DaemonFlags& daemon, const absl::Status& status) {
   return daemon.HasNoDaemon() ? NotRunningText(daemon.out) : std::string(status.message());
 }
@@ -82,8 +83,8 @@ std::string SilenceText(const DaemonFlags& daemon, const absl::Status& status) {
 
 absl::Status WaitUntilWorkersLeft(const DaemonFlags& daemon, DaemonClient& client, const std::vector<int64_t>& workers,
                                   proto::StatusReply last) {
-  const absl::Time begin = absl::Now();
-  absl::Time heard = begin;
+  const absl::Duration begin = SteadyNow();
+  absl::Duration heard = begin;
   std::vector<int64_t> said;
   while (true) {
     absl::SleepFor(kPollInterval);
@@ -93,10 +94,10 @@ absl::Status WaitUntilWorkersLeft(const DaemonFlags& daemon, DaemonClient& clien
       if (IsGone(status.status()) && (IsEnding(last) || daemon.IsOver())) {
         return WithoutAnswer(workers, EndedText(daemon));
       }
-      if (MayAnswerLater(status.status()) && absl::Now() - heard < kPatience) continue;
+      if (MayAnswerLater(status.status()) && SteadyNow() - heard < kPatience) continue;
       return WithoutAnswer(workers, SilenceText(daemon, status.status()));
     }
-    heard = absl::Now();
+    heard = SteadyNow();
     if (status->incarnation() != last.incarnation()) {
       return WithoutAnswer(workers, "the daemon was restarted, and knows its workers by other numbers");
     }
@@ -107,7 +108,7 @@ absl::Status WaitUntilWorkersLeft(const DaemonFlags& daemon, DaemonClient& clien
                                              " lost while leaving; others compute what was to be done there"));
     }
     if (found.waiting.empty()) return absl::OkStatus();
-    if (found.waiting != said && absl::Now() - begin > kQuietTime) {
+    if (found.waiting != said && SteadyNow() - begin > kQuietTime) {
       std::fprintf(stderr, "waiting for %s, which first finishes what it was given\n",
                    WorkersText(found.waiting).c_str());
       said = found.waiting;
@@ -117,7 +118,10 @@ absl::Status WaitUntilWorkersLeft(const DaemonFlags& daemon, DaemonClient& clien
 
 absl::Status LetWorkersGo(const DaemonFlags& daemon, DaemonClient& client, const std::vector<int64_t>& workers,
                           bool no_wait, const proto::StatusReply& last) {
-  EPS_RETURN_IF_ERROR(client.Drain(workers, kCallTimeout));
+  const absl::Status asked = client.Drain(workers, kCallTimeout);
+  // A daemon may have let them go, and end before it says so.
+  if (MayAnswerLater(asked)) return WithoutAnswer(workers, SilenceText(daemon, asked));
+  EPS_RETURN_IF_ERROR(asked);
   if (!no_wait) EPS_RETURN_IF_ERROR(WaitUntilWorkersLeft(daemon, client, workers, last));
   std::printf("%s %s\n", WorkersText(workers).c_str(), no_wait ? "will leave after the step" : "left");
   return absl::OkStatus();
@@ -125,21 +129,21 @@ absl::Status LetWorkersGo(const DaemonFlags& daemon, DaemonClient& client, const
 
 absl::Status WaitForStartOrder(const DaemonFlags& daemon, DaemonClient& client, int64_t number, absl::Duration time,
                                const proto::StatusReply& before) {
-  const absl::Time begin = absl::Now(), end = begin + time;
-  absl::Time heard = begin;
+  const absl::Duration begin = SteadyNow(), end = begin + time;
+  absl::Duration heard = begin;
   int ready = CountReady(before), said = -1;
   bool is_ending = false;
-  while (absl::Now() < end) {
-    absl::SleepFor(std::min(kPollInterval, end - absl::Now()));
+  while (SteadyNow() < end) {
+    absl::SleepFor(std::min(kPollInterval, end - SteadyNow()));
     const absl::StatusOr<proto::StatusReply> status =
-        client.Status(std::clamp(end - absl::Now(), kPollInterval, kCallTimeout));
+        client.Status(std::clamp(end - SteadyNow(), kPollInterval, kCallTimeout));
     if (!status.ok()) {
       if (IsGone(status.status()) && (is_ending || daemon.IsOver())) return absl::CancelledError(EndedText(daemon));
-      if (MayAnswerLater(status.status()) && absl::Now() - heard < kPatience) continue;
+      if (MayAnswerLater(status.status()) && SteadyNow() - heard < kPatience) continue;
       return absl::AbortedError(absl::StrCat("workers were asked for, and whether they compute is not known: ",
                                              SilenceText(daemon, status.status())));
     }
-    heard = absl::Now();
+    heard = SteadyNow();
     is_ending = IsEnding(*status);
     if (status->incarnation() != before.incarnation()) return absl::AbortedError("the daemon was restarted");
     const proto::StartOrder& order = status->start_order();

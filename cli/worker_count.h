@@ -46,7 +46,7 @@ absl::Status WaitUntilWorkersLeft(const DaemonFlags& daemon, DaemonClient& clien
                                   proto::StatusReply last);
 
 // Asks these workers to leave, waits until they have, unless `no_wait`, and says on stdout what became of them.
-// Errors: the daemon's · WaitUntilWorkersLeft's
+// Errors: the daemon's refusal · WaitUntilWorkersLeft's, also of a daemon that ended before it answered
 absl::Status LetWorkersGo(const DaemonFlags& daemon, DaemonClient& client, const std::vector<int64_t>& workers,
                           bool no_wait, const proto::StatusReply& last);
 

@@ -48,6 +48,9 @@ class EndingDaemon final : public proto::Control::Service {
     worker->set_state(of_worker_);
     return reply;
   }
+  grpc::Status Drain(grpc::ServerContext*, const proto::DrainRequest*, proto::DrainReply*) override {
+    return {grpc::StatusCode::UNAVAILABLE, "Socket closed"};  // as of one that dies before its answer is out
+  }
   grpc::Status GetStatus(grpc::ServerContext*, const proto::StatusRequest*, proto::StatusReply* reply) override {
     *reply = Said();
     ++answers_;
@@ -85,6 +88,17 @@ TEST(WorkerCountTest, ARunThatHasEndedIsNotWaitedFor) {
   DaemonClient client(daemon.address());
   EXPECT_THAT(WaitForStartOrder(flags, client, 1, absl::Minutes(10), daemon.Said()),
               StatusIs(absl::StatusCode::kCancelled, "the run has come to its end meanwhile: no daemon runs for"));
+}
+
+TEST(WorkerCountTest, WhomADaemonLetGoThatDiedBeforeItSaidSoMayHaveLeft) {
+  const TempDir out;  // nobody has it
+  DaemonFlags flags;
+  flags.out = out.path();
+  EndingDaemon daemon(run_state::kTraining, worker_state::kLeaving, 0);
+  DaemonClient client(daemon.address());
+  EXPECT_THAT(LetWorkersGo(flags, client, {1}, /*no_wait=*/false, daemon.Said()),
+              StatusIs(absl::StatusCode::kAborted,
+                       "worker 1 had been asked to leave, and whether it did is not known: no daemon runs for"));
 }
 
 TEST(WorkerCountTest, WhoLeftIsNotWaitedForAndNoneOfThoseThatStay) {

@@ -22,7 +22,7 @@ void WorkerReplacements::OnAnswer(const absl::StatusOr<proto::StatusReply>& stat
   if (!run_goes_on_) num_wanted_ = 0;
 }
 
-bool WorkerReplacements::TakeOne(absl::Time now) {
+bool WorkerReplacements::TakeOne(absl::Duration now) {
   if (num_wanted_ == 0 || !run_goes_on_ || now - taken_at_ < kPause) return false;
   --num_wanted_;
   --num_left_;

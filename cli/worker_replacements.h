@@ -22,8 +22,8 @@ class WorkerReplacements {
   void OnAnswer(const absl::StatusOr<proto::StatusReply>& status);
   // Whether one is to be started now, which is then taken for done. Not before kPause after the one before, so that
   // what cannot live is not started again and again at once, and not before the daemon has said since the crash that
-  // the run goes on.
-  bool TakeOne(absl::Time now);
+  // the run goes on. `now`: by a MonotonicClock.
+  bool TakeOne(absl::Duration now);
   // Nobody is replaced any more.
   void Stop() { num_left_ = num_wanted_ = 0; }
 
@@ -42,7 +42,7 @@ class WorkerReplacements {
   int num_unanswered_ = 0;
   bool run_goes_on_ = false;  // it was said since the newest crash
   bool run_is_being_stopped_ = false;
-  absl::Time taken_at_ = absl::InfinitePast();
+  absl::Duration taken_at_ = -absl::InfiniteDuration();
 };
 
 }  // namespace eps::cli

@@ -17,7 +17,7 @@ proto::StatusReply At(const std::string& state, int64_t step = 3) {
   return status;
 }
 
-constexpr absl::Time kNow = absl::UnixEpoch();
+constexpr absl::Duration kNow = absl::ZeroDuration();
 constexpr absl::Duration kPause = WorkerReplacements::kPause;
 
 TEST(WorkerReplacementsTest, OneForEachCrashUntilTheBudgetIsUsed) {

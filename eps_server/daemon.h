@@ -48,8 +48,8 @@ class Daemon {
   // the model, which may take minutes: it listens and answers all that while, and `work` is told how far it is, which must
   // live until Start has succeeded or the daemon is gone. After an error nothing has changed, but for tokens of data that
   // were made whole.
-  // Errors: INVALID_ARGUMENT, NOT_FOUND, FAILED_PRECONDITION, DATA_LOSS, naming the field or file · UNAVAILABLE an
-  //         address is in use · RESOURCE_EXHAUSTED · CANCELLED by `work`
+  // Errors: INVALID_ARGUMENT, NOT_FOUND, FAILED_PRECONDITION, DATA_LOSS, naming the field, file or address ·
+  //         RESOURCE_EXHAUSTED · CANCELLED by `work`
   static absl::StatusOr<std::unique_ptr<Daemon>> Create(const DaemonOptions& options, LongWork& work);
   virtual ~Daemon() = default;
 
@@ -60,7 +60,8 @@ class Daemon {
   virtual absl::Status Start() = 0;
 
   // Blocks until the run is over (or, while serving, until Stop), and leaves its reports in OUT.
-  // Errors: ABORTED a lost worker cost the step (precision.wire_versions), and --resume goes on · else why the run failed.
+  // Errors: ABORTED a lost worker cost the step (precision.wire_versions), and --resume goes on · OUT_OF_RANGE it diverged,
+  // and would with --resume, too (optimizer/divergence.h) · else why the run failed.
   // Each says which checkpoint stands
   virtual absl::Status Wait() = 0;
   // True if the run was ended before its last step; after Wait.

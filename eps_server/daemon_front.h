@@ -30,7 +30,7 @@ class DaemonFront {
  public:
   // At `listen`, options.listen read, with the doors `rpc`; options.out is there. `work`: what is done until GoOn; it must live
   // until GoOn has succeeded or this is gone.
-  // Errors: UNAVAILABLE an address is in use · the system's, naming the file
+  // Errors: FAILED_PRECONDITION an address is in use · the system's, naming the file
   static absl::StatusOr<std::unique_ptr<DaemonFront>> Open(const DaemonOptions& options, const ListenAddress& listen,
                                                            RpcServerOptions rpc, const DaemonIdentity& identity,
                                                            const LongWork* work);

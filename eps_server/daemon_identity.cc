@@ -20,7 +20,10 @@ std::string NameOf(const std::string& folder) {
 }  // namespace
 
 DaemonIdentity NewDaemonIdentity(const std::string& out) {
-  return {.incarnation = NewIncarnation(), .folder = out, .run = AsciiText(NameOf(out))};
+  return {.incarnation = NewIncarnation(),
+          .page_incarnation = NewIncarnation(),
+          .folder = out,
+          .run = AsciiText(NameOf(out))};
 }
 
 }  // namespace eps::server

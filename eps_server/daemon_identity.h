@@ -9,8 +9,10 @@ namespace eps::server {
 // Which daemon it is that says something.
 struct DaemonIdentity {
   uint64_t incarnation = 0;  // of this process: NewIncarnation
-  std::string folder;        // as it was given
-  std::string run;           // what that is called, for people; AsciiText
+  // Another one, for the page, which asks for no password: it tells daemons apart, and opens nothing.
+  uint64_t page_incarnation = 0;
+  std::string folder;  // as it was given
+  std::string run;     // what that is called, for people; AsciiText
 };
 
 // Of a daemon that begins, with the folder `out`.

@@ -16,8 +16,12 @@ TEST(DaemonIdentityTest, ARunIsCalledAsTheLastPartOfItsFolder) {
 }
 
 TEST(DaemonIdentityTest, NoTwoDaemonsHaveTheSameNumber) {
-  EXPECT_NE(NewDaemonIdentity("x").incarnation, NewDaemonIdentity("x").incarnation);
-  EXPECT_NE(NewDaemonIdentity("x").incarnation, 0u);
+  const DaemonIdentity one = NewDaemonIdentity("x"), other = NewDaemonIdentity("x");
+  EXPECT_NE(one.incarnation, other.incarnation);
+  EXPECT_NE(one.page_incarnation, other.page_incarnation);
+  EXPECT_NE(one.incarnation, one.page_incarnation);
+  EXPECT_NE(one.incarnation, 0u);
+  EXPECT_NE(one.page_incarnation, 0u);
 }
 
 }  // namespace

@@ -57,6 +57,10 @@ absl::StatusOr<RpcServerOptions> OpenDoors(const ListenAddress& listen, const Da
                     {"client_certificates", options.doors.client_ca_file.empty() ? "no" : "yes"},
                     {"token", options.doors.token_file.empty() ? "no" : "yes"},
                     {"max_connections", rpc.limits.max_connections}});
+  if (!options.doors.knows_peers()) {  // on loopback: elsewhere it would have been refused
+    LogWarning("door_without_token", {{"open_to", "every user of this machine"},
+                                      {"advice", "give --token-file (docs/security.md)"}});
+  }
   if (!listen.is_loopback() && options.doors.client_ca_file.empty()) {
     // A token is compared when gRPC has read a call's headers: a stranger reaches that much of gRPC.
     LogWarning("door_without_client_certificates", {{"advice", "give --tls-client-ca too (docs/security.md)"}});
@@ -67,7 +71,12 @@ absl::StatusOr<RpcServerOptions> OpenDoors(const ListenAddress& listen, const Da
 absl::StatusOr<double> CertificateExpirySeconds(const ServerDoors& doors) {
   if (!doors.tls()) return 0;
   EPS_ASSIGN_OR_RETURN(const KeyPair pair, LoadKeyPair(doors.certificate_file, doors.key_file, absl::Now()));
-  return absl::ToDoubleSeconds(pair.expires - absl::UnixEpoch());
+  absl::Time expires = pair.expires;
+  if (!doors.client_ca_file.empty()) {
+    EPS_ASSIGN_OR_RETURN(const CaCertificates ca, LoadCa(doors.client_ca_file, absl::Now()));
+    expires = std::min(expires, ca.expires);
+  }
+  return absl::ToDoubleSeconds(expires - absl::UnixEpoch());
 }
 
 }  // namespace eps::server

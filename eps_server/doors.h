@@ -15,7 +15,8 @@ namespace eps::server {
 //         --max-connections needs
 absl::StatusOr<RpcServerOptions> OpenDoors(const ListenAddress& listen, const DaemonOptions& options);
 
-// When the daemon's own certificate ends, in seconds since the epoch; 0 without TLS. Errors: LoadKeyPair's
+// When the first of the daemon's certificates ends, in seconds since the epoch: those of its own file, and the CA of
+// its clients (CaCertificates); 0 without TLS. Errors: LoadKeyPair's, LoadCa's
 absl::StatusOr<double> CertificateExpirySeconds(const ServerDoors& doors);
 
 }  // namespace eps::server

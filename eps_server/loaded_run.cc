@@ -11,16 +11,18 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/time/time.h"
-#include "common/base/byte_size.h"
 #include "common/base/log.h"
+#include "common/base/memory_room.h"
 #include "common/base/memory_speed.h"
 #include "common/base/status_macros.h"
 #include "common/checkpoint/resumed_run.h"
 #include "common/samples/class_names.h"
 #include "common/samples/tokenizer_of_ids.h"
 #include "common/schedule/loss_scale.h"
+#include "common/spec/spec_warnings.h"
 #include "eps_server/data/corpus_tokens.h"
 #include "eps_server/data/data_mark.h"
+#include "eps_server/memory/room_check.h"
 
 namespace eps::server {
 namespace {
@@ -34,9 +36,7 @@ constexpr size_t kMaxClassesLogged = 100;
 absl::StatusOr<std::unique_ptr<Store>> CreateStore(const ModelSpec& model, const RunConfig& run, int64_t needed_bytes) {
   absl::StatusOr<std::unique_ptr<Store>> store = Store::Create(model, run);
   if (!absl::IsResourceExhausted(store.status())) return store;
-  return absl::ResourceExhaustedError(
-      absl::StrCat("the daemon needs at least ", needed_bytes, " bytes (", FormatByteSize(needed_bytes),
-                   ") of this host's memory, which `eps plan` explains: ", store.status().message()));
+  return DoesNotFit(needed_bytes, store.status().message());
 }
 
 // Errors: CANCELLED it was given up
@@ -58,6 +58,7 @@ class RunLoader {
         goes_on_(options.resume && folder.HoldsCheckpoints()) {}
 
   absl::Status Load() {
+    EPS_RETURN_IF_ERROR(CheckMemory());
     EPS_RETURN_IF_ERROR(OpenData());
     EPS_ASSIGN_OR_RETURN(run_.model, BuildModel(run_.config.model));
     EPS_RETURN_IF_ERROR(TakeMemory());
@@ -73,6 +74,14 @@ class RunLoader {
   }
 
  private:
+  // Before data are made tokens, which may take hours.
+  absl::Status CheckMemory() {
+    EPS_ASSIGN_OR_RETURN(const ModelSpec model, BuildModel(run_.config.model));
+    run_.memory = ComputeDaemonMemory(model, run_.config, options_.expected_workers);
+    if (options_.window_bytes > 0) run_.memory.contribution_window_bytes = options_.window_bytes;
+    return CheckRoom(run_.memory, FindMemoryRoom());
+  }
+
   // Changes config.model only by its classes' names.
   absl::Status OpenData() {
     const RunConfig& config = run_.config;
@@ -84,7 +93,7 @@ class RunLoader {
     NameChatTemplate(of_tokens);
     EPS_RETURN_IF_ERROR(NameClasses(of_tokens));
     EPS_RETURN_IF_ERROR(BeginStage(work_, "reading the data"));
-    EPS_ASSIGN_OR_RETURN(run_.data, StepData::Create(of_tokens));
+    EPS_ASSIGN_OR_RETURN(run_.data, StepData::Create(of_tokens, &work_));
     if (!config.evaluation.is_on()) return absl::OkStatus();
     readable.model.class_names = config.model.class_names;
     EPS_ASSIGN_OR_RETURN(run_.evaluation_data, EvaluationData::Open(readable, *run_.data, folder_.evaluation_tokens(),
@@ -124,8 +133,6 @@ class RunLoader {
   }
 
   absl::Status TakeMemory() {
-    run_.memory = ComputeDaemonMemory(run_.model, run_.config, options_.expected_workers);
-    if (options_.window_bytes > 0) run_.memory.contribution_window_bytes = options_.window_bytes;
     // A smaller state may lie in caches, which are faster: it has no floor in the memory.
     if (run_.memory.model_state_bytes() >= static_cast<int64_t>(kMemorySpeedBytes)) {
       run_.floor_bytes_per_second = MeasureMemorySpeed(options_.threads, kFloorTime).per_thread();
@@ -201,7 +208,12 @@ absl::Status ReadRun(const DaemonOptions& options, const RunFolder& folder, Load
   // A run that goes on has kept its source at its start.
   if (folder.HoldsCheckpoints() && HoldsModelSource(folder.path())) return absl::OkStatus();
   EPS_ASSIGN_OR_RETURN(run.source, ReadModelSource(run.config));
-  if (!folder.HoldsCheckpoints()) EPS_RETURN_IF_ERROR(CheckTokenizerOfIds(run.config));
+  if (folder.HoldsCheckpoints()) return absl::OkStatus();
+  EPS_RETURN_IF_ERROR(CheckTokenizerOfIds(run.config));
+  WarnOfOtherTokenizers(run.config);
+  for (const SpecWarning& warning : FindSpecWarnings(run.config)) {
+    LogWarning("run_spec_is_odd", {{"field", warning.field}, {"why", warning.why}});
+  }
   return absl::OkStatus();
 }
 

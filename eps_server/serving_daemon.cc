@@ -120,8 +120,7 @@ class ServingDaemon final : public Daemon {
   DaemonView View() const {
     DaemonView view{.phase = run_state::kServing, .status = status_};
     view.certificate_expiry_seconds = certificate_expiry_seconds_;
-    view.status.workers = host_->Workers();
-    view.status.lease_seconds = absl::ToDoubleSeconds(host_->lease());
+    host_->FillWorkers(view.status);
     view.grpc_pulled_bytes = traffic_.grpc.pulled_bytes;
     view.shared_memory_pulled_bytes = traffic_.shared_memory.pulled_bytes;
     return view;

@@ -30,6 +30,7 @@
 #include "eps_server/daemon_identity.h"
 #include "eps_server/doors.h"
 #include "eps_server/loaded_run.h"
+#include "eps_server/optimizer/divergence.h"
 #include "eps_server/out_folder.h"
 #include "eps_server/report/digest_log.h"
 #include "eps_server/report/failure.h"
@@ -223,15 +224,20 @@ class TrainingDaemon final : public Daemon {
     Close(kLeaveTime);
     if (ended.ok()) return reported;
     const std::string newest = AwaitNewestCheckpoint();
-    return Annotate(ended, newest.empty() ? "the run failed before its first checkpoint"
-                                          : absl::StrCat("the run failed; its newest checkpoint is ", newest,
-                                                         " (go on with --resume)"));
+    if (newest.empty()) return Annotate(ended, "the run failed before its first checkpoint");
+    return Annotate(ended,
+                    absl::StrCat("the run failed; its newest checkpoint is ", newest,
+                                 HasDiverged(ended) ? " (eps branch goes on from it or an older one, with a lower peak)"
+                                                    : " (go on with --resume)"));
   }
 
   void KeepFailure() override {
     if (ends_at_once_ || absl::IsAborted(failure_)) return;
     absl::Status kept = out_.Reclaim();
-    if (kept.ok()) kept = WriteFileAtomically(folder_.failure(), FailureJson(steps_at_failure_, failure_.message()));
+    if (kept.ok()) {
+      kept = WriteFileAtomically(folder_.failure(),
+                                 FailureJson(steps_at_failure_, failure_.message(), HasDiverged(failure_)));
+    }
     if (!kept.ok()) LogWarning("failure_not_kept", {{"why", kept.message()}});  // the log has why the run failed
   }
 
@@ -292,9 +298,9 @@ class TrainingDaemon final : public Daemon {
   // Who starts it again after a lost step is not kept waiting.
   std::string AwaitNewestCheckpoint() const {
     const bool waits = !ends_at_once_ && !absl::IsAborted(failure_);
-    const absl::Time deadline = absl::Now() + (waits ? kLastWriteTime : absl::ZeroDuration());
+    const absl::Duration deadline = SteadyNow() + (waits ? kLastWriteTime : absl::ZeroDuration());
     RunStatus status = coordinator_->Status();
-    while (status.checkpoint_writing_step >= 0 && absl::Now() < deadline) {
+    while (status.checkpoint_writing_step >= 0 && SteadyNow() < deadline) {
       absl::SleepFor(absl::Milliseconds(10));
       status = coordinator_->Status();
     }

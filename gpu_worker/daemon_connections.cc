@@ -6,6 +6,7 @@
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "common/base/log.h"
+#include "common/base/monotonic_clock.h"
 #include "gpu_worker/transport/grpc_channel.h"
 #include "gpu_worker/transport/grpc_transport.h"
 #include "gpu_worker/transport/shared_memory_transport.h"
@@ -33,11 +34,11 @@ absl::StatusOr<std::unique_ptr<Transport>> OpenSharedMemory(const TransportReque
 
 // Of who asks for it and has nothing else: the daemon may be out of files, or have many at its door, for a moment.
 absl::StatusOr<std::unique_ptr<Transport>> OpenSharedMemoryPatiently(const TransportRequest& request) {
-  const absl::Time deadline = absl::Now() + kSharedMemoryPatience;
+  const absl::Duration deadline = SteadyNow() + kSharedMemoryPatience;
   while (true) {
     absl::StatusOr<std::unique_ptr<Transport>> opened = OpenSharedMemory(request);
     const bool may_pass = absl::IsUnavailable(opened.status()) || absl::IsDeadlineExceeded(opened.status());
-    if (!may_pass || absl::Now() > deadline || !request.is_wanted()) return opened;
+    if (!may_pass || SteadyNow() > deadline || !request.is_wanted()) return opened;
     absl::SleepFor(kBetweenTries);
   }
 }

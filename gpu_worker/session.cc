@@ -11,11 +11,11 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "common/base/exit_code.h"
 #include "common/base/host.h"
 #include "common/base/log.h"
+#include "common/base/monotonic_clock.h"
 #include "common/base/status_macros.h"
 #include "common/choices/choices.h"
 #include "common/model/layer_drop.h"
@@ -201,14 +201,14 @@ PlanRequest Session::RequestOf(const Profile& profile) const {
 }
 
 absl::StatusOr<RelayPlan> Session::MakePlan(const PlanRequest& request) {
-  const absl::Time begin = absl::Now();
+  const absl::Duration begin = SteadyNow();
   EPS_ASSIGN_OR_RETURN(RelayPlan plan, MakeRelayPlan(request));
   if (options_.profile != nullptr) {
     const Prediction predicted =
         PredictStep(request, plan, {.dropped = LayerDrop(model_, attachment_.run.layer_drop).Average()});
     memory_.predicted_step_seconds = predicted.timeline.step_seconds;
   }
-  LogInfo("plan_made", {{"seconds", absl::ToDoubleSeconds(absl::Now() - begin)},
+  LogInfo("plan_made", {{"seconds", absl::ToDoubleSeconds(SteadyNow() - begin)},
                         {"profile", options_.profile != nullptr ? options_.profile_file : kNominalProfile},
                         {"profile_hardware", request.profile->hardware},
                         {"profile_measured", request.profile->measured},
@@ -291,9 +291,9 @@ absl::Status Session::Choose() {
   }
   executor_->Survey(*survey);
   if (!attachment_.choices.empty()) return Follow(attachment_.choices);
-  const absl::Time begin = absl::Now();
+  const absl::Duration begin = SteadyNow();
   EPS_ASSIGN_OR_RETURN(const Choices choices, device_->Choose(attachment_.run.precision.algorithms));
-  LogInfo("choices_made", {{"choices", choices.size()}, {"seconds", absl::ToDoubleSeconds(absl::Now() - begin)}});
+  LogInfo("choices_made", {{"choices", choices.size()}, {"seconds", absl::ToDoubleSeconds(SteadyNow() - begin)}});
   if (choices.empty()) return Follow(choices);
   awaits_choices_ = true;
   control_->SendChoices(choices);
@@ -441,13 +441,13 @@ absl::Status Session::Carry(const EndGroupOrder& order) {
 
 absl::Status Session::Carry(const InferOrder& order) {
   page_.Update([](WorkerView& view) { view.phase = WorkerPhase::kRunning; });
-  const absl::Time begin = absl::Now();
+  const absl::Duration begin = SteadyNow();
   absl::StatusOr<std::vector<float>> logits = executor_->NextTokenLogits(attachment_.serving_version, order.tokens);
   const absl::Status status = logits.status();
   if (!status.ok() && HasLostLink(status)) return status;  // nobody to answer, who gives the text to another worker
   if (status.ok()) {
     SayOutsideMemory();
-    ShowPass(absl::ToDoubleSeconds(absl::Now() - begin), {});
+    ShowPass(absl::ToDoubleSeconds(SteadyNow() - begin), {});
   } else {
     page_.Update([](WorkerView& view) { view.phase = WorkerPhase::kIdle; });
   }

@@ -37,6 +37,7 @@
 #include "common/grpc/credentials.h"
 #include "common/grpc/door_flags.h"
 #include "common/grpc/grpc_log.h"
+#include "common/grpc/page_advice.h"
 #include "common/grpc/thread_needs.h"
 #include "common/spec/run_config.h"
 #include "common/spec/vector_width.h"
@@ -87,8 +88,9 @@ void AddFlags(CLI::App& app, Flags& flags) {
       ->transform(AsByteSize());
   app.add_option(
          "--host-memory", options.host_stash_bytes,
-         "Most host memory for activations: boundaries, and with what is left inner activations that are swapped "
-         "rather than recomputed (default: boundaries alone, whatever they take)")
+         "Most host memory for activations: boundaries, beside them gradients of blocks that are depth first, and with "
+         "what is left inner activations that are swapped rather than recomputed (default: boundaries alone, whatever "
+         "they take)")
       ->type_name("SIZE")
       ->transform(AsByteSize());
   app.add_option("--host-workers", options.host_workers,
@@ -242,13 +244,16 @@ absl::Status CheckOpenFiles() {
                                                     limit.rlim_cur, ": raise it (ulimit -n, LimitNOFILE=)"));
 }
 
-// What TLS refuses shows as a connection that fails.
+// What TLS refuses, on either side, shows as a connection that fails. One without TLS that was there, and broke, is a daemon
+// that is gone.
 absl::Status WithAdvice(const absl::Status& ended, const ClientDoors& doors) {
-  const bool may_be_tls =
-      !doors.ca_file.empty() && absl::IsUnavailable(ended) && !absl::StrContains(ended.message(), "Connection refused");
+  const absl::string_view error = ended.message();
+  const bool may_be_tls = absl::IsUnavailable(ended) && !absl::StrContains(error, "Connection refused") &&
+                          (!doors.ca_file.empty() || absl::StrContains(error, "failed to connect"));
   if (!may_be_tls) return ended;
+  const absl::string_view page = PageAdvice(ended);
   return absl::UnavailableError(
-      absl::StrCat(ended.message(), "; docs/operations.md, Across machines, says what this may mean"));
+      absl::StrCat(error, page.empty() ? "; docs/operations.md, Across machines, says what this may mean" : page));
 }
 
 int Run(const Flags& flags) {

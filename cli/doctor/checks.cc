@@ -203,6 +203,16 @@ std::vector<Finding> CheckDisk(const Machine& machine, const std::string& out, b
   return findings;
 }
 
+// docs/finetune.md says what each of them costs and saves.
+std::string WhatTakesLessMemory(const Needs& needs, const MemoryRoom& room) {
+  const char* less = needs.daemon_bytes <= room.available_bytes
+                         ? "a smaller --device-memory or fewer --workers"
+                         : "a host with more of it, as the daemon alone is too large, or less for the daemon: "
+                           "model.freeze, precision.moments: BF16 or FP8, precision.wire_versions: 1, clip LAGGED in "
+                           "place of EXACT (docs/finetune.md)";
+  return absl::StrCat(less, "; `eps plan` shows every byte");
+}
+
 }  // namespace
 
 absl::string_view VerdictName(Verdict verdict) {
@@ -315,7 +325,7 @@ std::vector<Finding> CheckRun(const Machine& machine, const std::string& out, co
                     needs.workers, needs.workers == 1 ? " worker of " : " workers of ",
                     FormatByteSize(needs.worker_bytes), "), has ", FormatByteSize(room.available_bytes),
                     room.limited_by_group ? " in its control group" : ""),
-       fits ? "" : "a smaller --device-memory or fewer --workers; `eps plan` shows every byte"});
+       fits ? "" : WhatTakesLessMemory(needs, room)});
   if (const absl::StatusOr<int64_t> disk = machine.DiskRoomBytes(out); disk.ok()) {
     const int64_t wanted = needs.checkpoint_bytes * (needs.keep + 1);
     const bool enough = wanted <= *disk;

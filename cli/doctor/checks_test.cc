@@ -19,6 +19,7 @@ namespace eps::cli {
 namespace {
 
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 constexpr int64_t kGib = int64_t{1} << 30;
 
@@ -325,9 +326,18 @@ TEST(DoctorTest, ARunIsHeldAgainstMemoryAndDisk) {
   machine.files["/sys/fs/cgroup/memory.max"] = "34359738368\n";
   machine.disk_room = 89 * kGib;
   ExpectFinding(Only(CheckRun(machine, "runs", needs), "run: memory"), Verdict::kProblem,
-                "has 32.0 GiB in its control group", "--device-memory");
+                "has 32.0 GiB in its control group", "a smaller --device-memory or fewer --workers; ");
   ExpectFinding(Only(CheckRun(machine, "runs", needs), "run: disk"), Verdict::kProblem, "has 89.0 GiB",
                 "checkpoint.keep");
+}
+
+TEST(DoctorTest, OfADaemonThatIsTooLargeAloneItIsToldWhatMakesThatSmaller) {
+  const FakeMachine machine;
+  const Finding finding =
+      Only(CheckRun(machine, "runs", {.daemon_bytes = 49 * kGib, .worker_bytes = kGib}), "run: memory");
+  ExpectFinding(finding, Verdict::kProblem, "needs 50.0 GiB (the daemon 49.0 GiB, 1 worker of 1.0 GiB), has 48.0 GiB",
+                "less for the daemon: model.freeze, precision.moments: BF16 or FP8, precision.wire_versions: 1");
+  EXPECT_THAT(finding.mend, Not(HasSubstr("--workers")));
 }
 
 }  // namespace

@@ -117,7 +117,7 @@ void VerifyPrinter::Add(const VariantResult& result) {
   results_.push_back(result);
   if (json_) return;
   if (results_.size() == 1)
-    std::printf("%-*s  %5s %8s %9s %9s\n", name_width_, "", "steps", "tensors", "seconds", "tokens/s");
+    std::printf("%-*s  %5s %8s %9s %9s\n", name_width_, "", "steps", "tensors", "seconds", "counted/s");
   const std::string figures = result.steps > 0 ? absl::StrFormat("%5d %8d %9.2f %9.0f", result.steps, result.tensors,
                                                                  result.seconds, TokensPerSecond(result))
                                                : absl::StrFormat("%5s %8s %9s %9s", "-", "-", "-", "-");

@@ -11,6 +11,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
 #include "common/base/file_util.h"
@@ -29,18 +30,23 @@ std::optional<std::string> ReadSystemText(const std::string& path) {
   return *std::move(text);
 }
 
-std::vector<std::string> ControlGroupFolders(const TextReader& read) {
+std::vector<std::string> ControlGroupFolders(const TextReader& read, absl::string_view controller) {
   std::string name = "/";
   const std::string groups = read("/proc/self/cgroup").value_or("");
   for (const absl::string_view line : absl::StrSplit(groups, '\n')) {
-    if (absl::StartsWith(line, "0::/")) name = std::string(line.substr(3));
+    // "12:cpu,cpuacct:/NAME"; that of v2 has no controllers.
+    const std::vector<absl::string_view> parts = absl::StrSplit(line, absl::MaxSplits(':', 2));
+    if (parts.size() != 3 || !absl::StartsWith(parts[2], "/")) continue;
+    const std::vector<absl::string_view> controllers = absl::StrSplit(parts[1], ',');
+    if (std::count(controllers.begin(), controllers.end(), controller) > 0) name = std::string(parts[2]);
   }
+  const std::string top = absl::StrCat(kGroups, controller.empty() ? "" : "/", controller);
   std::vector<std::string> folders;
   while (name != "/" && !name.empty()) {
-    folders.push_back(kGroups + name);
+    folders.push_back(top + name);
     name.resize(name.rfind('/'));
   }
-  folders.push_back(kGroups);  // in a container its own group appears here
+  folders.push_back(top);  // in a container its own group appears here
   return folders;
 }
 

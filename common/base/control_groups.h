@@ -6,6 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/string_view.h"
+
 namespace eps {
 
 // A file of /proc or /sys, whole; nullopt if it cannot be read.
@@ -14,8 +16,9 @@ using TextReader = std::function<std::optional<std::string>(const std::string& p
 // The one that reads this machine's.
 std::optional<std::string> ReadSystemText(const std::string& path);
 
-// The folders of the control groups (cgroup v2) around this process, innermost first.
-std::vector<std::string> ControlGroupFolders(const TextReader& read);
+// The folders of the control groups around this process, innermost first: those of cgroup v2, or those that v1 has of
+// `controller`, as "memory".
+std::vector<std::string> ControlGroupFolders(const TextReader& read, absl::string_view controller = "");
 
 // How many cores' worth of time they allow, by the tightest cpu.max; 0: none has a limit. A container that was given
 // "1.5 CPUs" has such a limit, and sees all cores of its machine.

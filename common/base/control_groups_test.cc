@@ -39,6 +39,16 @@ TEST_F(ControlGroupsTest, WhereNothingIsSaidThereIsTheOutermostAlone) {
   EXPECT_THAT(ControlGroupFolders(reader_), ElementsAre("/sys/fs/cgroup"));
 }
 
+TEST_F(ControlGroupsTest, OfTheFirstVersionEachControllerHasGroupsOfItsOwn) {
+  files_["/proc/self/cgroup"] = "9:cpu,cpuacct:/c\n4:memory:/old/x\n1:name=systemd:/\n0::/a\n";
+  EXPECT_THAT(ControlGroupFolders(reader_, "memory"),
+              ElementsAre("/sys/fs/cgroup/memory/old/x", "/sys/fs/cgroup/memory/old", "/sys/fs/cgroup/memory"));
+  EXPECT_THAT(ControlGroupFolders(reader_, "cpuacct"),
+              ElementsAre("/sys/fs/cgroup/cpuacct/c", "/sys/fs/cgroup/cpuacct"));
+  EXPECT_THAT(ControlGroupFolders(reader_, "pids"), ElementsAre("/sys/fs/cgroup/pids"));
+  EXPECT_THAT(ControlGroupFolders(reader_), ElementsAre("/sys/fs/cgroup/a", "/sys/fs/cgroup"));
+}
+
 TEST_F(ControlGroupsTest, TheTightestLimitOfTimeCounts) {
   EXPECT_EQ(ControlGroupCores(reader_), 0);
   files_["/sys/fs/cgroup/a/b/cpu.max"] = "max 100000\n";

@@ -50,6 +50,9 @@ CLI::Validator EndsIn(std::string ending) {
 CLI::Validator IsAddress() {
   return CLI::Validator(
       [](std::string& text) -> std::string {
+        if (text.find("://") != std::string::npos) {  // of a page, as a browser has it
+          return absl::StrCat("\"", text, "\": want HOST:PORT, without ", text.substr(0, text.find("://") + 3));
+        }
         const size_t colon = text.rfind(':');
         int port = 0;
         if (colon != std::string::npos && colon > 0 && absl::SimpleAtoi(text.substr(colon + 1), &port) && port >= 1 &&

@@ -53,6 +53,8 @@ TEST(FlagsTest, AnAddressHasAHostAndAPort) {
   for (const char* text : {"", "host", ":80", "host:", "host:0", "host:65536", "host:-1", "host:80x"}) {
     EXPECT_NE(Parse(IsAddress(), text, address).find("--flag"), std::string::npos) << "\"" << text << "\"";
   }
+  EXPECT_NE(Parse(IsAddress(), "http://127.0.0.1:7071", address).find("want HOST:PORT, without http://"),
+            std::string::npos);
 }
 
 }  // namespace

@@ -3,10 +3,9 @@
 #include <errno.h>
 #include <unistd.h>
 
-#include "absl/strings/escaping.h"
-#include "absl/strings/str_replace.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "common/base/shown_text.h"
 
 namespace eps {
 namespace {
@@ -25,22 +24,11 @@ absl::string_view LevelName(LogLevel level) {
 
 // A bare value holds nothing that would end it early: a line splits at spaces, and no value can
 // forge a second line.
-bool NeedsQuotes(absl::string_view value) {
-  if (value.empty()) return true;
-  for (const unsigned char c : value) {
-    if (c <= ' ' || c == '"' || c == '\\' || c == '=' || c == 0x7F) return true;
-  }
-  return false;
-}
-
 void AppendValue(std::string& line, absl::string_view value) {
-  if (NeedsQuotes(value)) {
-    // A single quote needs no escape within double ones. An escaped backslash is found first, and stays.
-    const std::string escaped = absl::StrReplaceAll(absl::Utf8SafeCEscape(value), {{"\\\\", "\\\\"}, {"\\'", "'"}});
-    absl::StrAppend(&line, "\"", escaped, "\"");
-  } else {
-    absl::StrAppend(&line, value);
-  }
+  const std::string escaped = EscapeText(value);
+  const bool is_bare = !value.empty() && escaped == value && value.find_first_of(" =") == absl::string_view::npos;
+  const absl::string_view quote = is_bare ? "" : "\"";
+  absl::StrAppend(&line, quote, escaped, quote);
 }
 
 void WriteLine(const std::string& line) {

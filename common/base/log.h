@@ -12,7 +12,7 @@ namespace eps {
 
 enum class LogLevel { kInfo, kWarning, kError };
 
-// key=value of a log line. Values are quoted when they hold spaces; no weights, no secrets.
+// key=value of a log line. Values are quoted when they hold spaces, escaped as by EscapeText; no weights, no secrets.
 struct LogField {
   template <typename T>
   LogField(absl::string_view key, const T& value) : key(key), value(absl::StrCat(value)) {}

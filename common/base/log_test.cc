@@ -48,6 +48,16 @@ TEST(LogTest, AValueCannotForgeASecondLine) {
   EXPECT_THAT(text, HasSubstr("\\\"q\\\" \\\\"));
 }
 
+TEST(LogTest, WhatControlsATerminalIsEscapedWhereverItStands) {
+  CaptureStderr();
+  LogInfo("e", {{"c0", "\x1b[2J"},
+                {"c1",
+                 "\xC2\x9B"
+                 "2J"},
+                {"no_utf8", "g\xFCt"}});
+  EXPECT_THAT(GetCapturedStderr(), HasSubstr(R"( c0="\x1b[2J" c1="\xc2\x9b2J" no_utf8="g\xfct")"));
+}
+
 TEST(LogTest, TextThatIsNotAsciiStaysReadable) {
   CaptureStderr();
   LogInfo("e", {{"path", "/data/\xC3\xA9t\xC3\xA9.txt"}, {"spaced", "\xC3\xA9 x"}});

@@ -6,12 +6,27 @@
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
+#include "common/base/byte_size.h"
 #include "common/base/control_groups.h"
 
 namespace eps {
 namespace {
+
+// Where a control group says what it may have and holds.
+struct GroupFiles {
+  const char* controller;  // ControlGroupFolders'
+  const char* limit;
+  const char* held;
+  const char* of_all;  // before names of memory.stat: with the groups in it
+};
+constexpr GroupFiles kVersions[] = {{"", "/memory.max", "/memory.current", ""},
+                                    {"memory", "/memory.limit_in_bytes", "/memory.usage_in_bytes", "total_"}};
+
+// In v1 a group without a limit has the largest number, less a part of a page.
+constexpr int64_t kLargestLimitBytes = MemoryRoom::kNoLimit - (int64_t{1} << 20);
 
 // The number behind `key` in lines of "key: number" or "key number"; `otherwise` if there is none.
 int64_t NumberOf(const std::string& text, absl::string_view key, int64_t otherwise) {
@@ -31,23 +46,30 @@ std::optional<int64_t> ReadNumber(const TextReader& read, const std::string& pat
   return number;
 }
 
+// The group's, where it leaves less than those before it.
+void TakeGroup(const TextReader& read, const GroupFiles& files, const std::string& folder, MemoryRoom& room) {
+  const std::optional<int64_t> limit = ReadNumber(read, folder + files.limit);
+  if (!limit.has_value() || *limit > kLargestLimitBytes) return;
+  const std::string stat = read(folder + "/memory.stat").value_or("");
+  const int64_t cached = NumberOf(stat, absl::StrCat(files.of_all, "inactive_file"), 0) +
+                         NumberOf(stat, absl::StrCat(files.of_all, "active_file"), 0);
+  const int64_t held = std::max<int64_t>(0, ReadNumber(read, folder + files.held).value_or(0) - cached);
+  const int64_t free = std::max<int64_t>(0, *limit - held);
+  if (free >= room.group_room_bytes) return;
+  room.group_room_bytes = free;
+  room.group_limit_bytes = *limit;
+  room.group_file = folder + files.limit;
+}
+
 }  // namespace
 
 MemoryRoom FindMemoryRoom(const TextReader& read) {
   const std::string machine = read("/proc/meminfo").value_or("");
   MemoryRoom room = {.total_bytes = NumberOf(machine, "MemTotal", 0) * 1024,  // in KiB
-                     .available_bytes = NumberOf(machine, "MemAvailable", 0) * 1024};
-  for (const std::string& folder : ControlGroupFolders(read)) {
-    const std::optional<int64_t> limit = ReadNumber(read, folder + "/memory.max");
-    if (!limit.has_value()) continue;
-    const std::string stat = read(folder + "/memory.stat").value_or("");
-    const int64_t cached = NumberOf(stat, "inactive_file", 0) + NumberOf(stat, "active_file", 0);
-    const int64_t held = std::max<int64_t>(0, ReadNumber(read, folder + "/memory.current").value_or(0) - cached);
-    const int64_t free = std::max<int64_t>(0, *limit - held);
-    if (free >= room.group_room_bytes) continue;
-    room.group_room_bytes = free;
-    room.group_limit_bytes = *limit;
-    room.group_file = folder + "/memory.max";
+                     .available_bytes = NumberOf(machine, "MemAvailable", 0) * 1024,
+                     .swap_bytes = NumberOf(machine, "SwapTotal", 0) * 1024};
+  for (const GroupFiles& files : kVersions) {
+    for (const std::string& folder : ControlGroupFolders(read, files.controller)) TakeGroup(read, files, folder, room);
   }
   room.limited_by_group = room.group_room_bytes < room.available_bytes;
   room.available_bytes = std::min(room.available_bytes, room.group_room_bytes);
@@ -55,6 +77,14 @@ MemoryRoom FindMemoryRoom(const TextReader& read) {
 }
 
 MemoryRoom FindMemoryRoom() { return FindMemoryRoom(&ReadSystemText); }
+
+std::string MostMemoryText(const MemoryRoom& room) {
+  if (room.total_bytes <= 0) return "";
+  if (room.group_limit_bytes >= room.total_bytes) {
+    return absl::StrCat("this machine has ", FormatByteSize(room.total_bytes));
+  }
+  return absl::StrCat("its control group allows ", FormatByteSize(room.group_limit_bytes), " (", room.group_file, ")");
+}
 
 int64_t DefaultDeviceMemoryBytes(const MemoryRoom& room, int workers) {
   if (room.total_bytes <= 0) return 0;

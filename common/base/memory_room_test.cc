@@ -58,10 +58,36 @@ TEST_F(MemoryRoomTest, FilesThatAGroupHoldsInMemoryCountAsFree) {
   EXPECT_EQ(Find().available_bytes, 8 * kGib);
 }
 
+TEST_F(MemoryRoomTest, GroupsOfTheFirstVersionHaveOtherFiles) {
+  files_["/sys/fs/cgroup/memory/old/memory.limit_in_bytes"] = "9223372036854771712\n";  // none
+  EXPECT_EQ(Find().group_limit_bytes, MemoryRoom::kNoLimit);
+  files_["/sys/fs/cgroup/memory/memory.limit_in_bytes"] = "8589934592\n";
+  files_["/sys/fs/cgroup/memory/memory.usage_in_bytes"] = "4294967296\n";
+  files_["/sys/fs/cgroup/memory/memory.stat"] =
+      "inactive_file 1\nactive_file 1\ntotal_inactive_file 2147483648\ntotal_active_file 1073741824\n";
+  EXPECT_EQ(Find().available_bytes, 7 * kGib);
+  EXPECT_EQ(Find().group_limit_bytes, 8 * kGib);
+  EXPECT_EQ(Find().group_file, "/sys/fs/cgroup/memory/memory.limit_in_bytes");
+}
+
+TEST_F(MemoryRoomTest, SwapIsBesideIt) {
+  EXPECT_EQ(Find().swap_bytes, 0);
+  files_["/proc/meminfo"] += "SwapCached: 7 kB\nSwapTotal:       1048576 kB\n";
+  EXPECT_EQ(Find().swap_bytes, kGib);
+  EXPECT_EQ(Find().available_bytes, 48 * kGib);
+}
+
+TEST_F(MemoryRoomTest, PeopleAreToldWhatBoundsIt) {
+  EXPECT_EQ(MostMemoryText(Find()), "this machine has 64.0 GiB");
+  files_["/sys/fs/cgroup/a/memory.max"] = "8589934592\n";
+  EXPECT_EQ(MostMemoryText(Find()), "its control group allows 8.0 GiB (/sys/fs/cgroup/a/memory.max)");
+}
+
 TEST_F(MemoryRoomTest, WhatCannotBeReadIsNotKnown) {
   files_.clear();
   EXPECT_EQ(Find().total_bytes, 0);
   EXPECT_EQ(DefaultDeviceMemoryBytes(Find(), 1), 0);
+  EXPECT_EQ(MostMemoryText(Find()), "");
 }
 
 TEST_F(MemoryRoomTest, WorkersTogetherPlanForHalfOfIt) {

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "absl/time/clock.h"
+#include "common/base/monotonic_clock.h"
 #include "common/base/thread.h"
 
 namespace eps {
@@ -27,13 +27,13 @@ void MultiplyInPlace(float* values, size_t num_values, float one) {
 double MeasureOne(size_t bytes, absl::Duration time) {
   volatile float one = 1;
   std::vector<float> values(bytes / sizeof(float), 1.0f);
-  const absl::Time start = absl::Now();
+  const absl::Duration start = SteadyNow();
   int64_t rounds = 0;
   absl::Duration taken;
   do {
     MultiplyInPlace(values.data(), values.size(), one);
     ++rounds;
-    taken = absl::Now() - start;
+    taken = SteadyNow() - start;
   } while (taken < time);
   return 2.0 * static_cast<double>(rounds) * static_cast<double>(values.size() * sizeof(float)) /
          absl::ToDoubleSeconds(taken);

@@ -4,8 +4,6 @@
 
 namespace eps {
 
-MonotonicClock SteadyClock() {
-  return [] { return absl::FromChrono(std::chrono::steady_clock::now().time_since_epoch()); };
-}
+absl::Duration SteadyNow() { return absl::FromChrono(std::chrono::steady_clock::now().time_since_epoch()); }
 
 }  // namespace eps

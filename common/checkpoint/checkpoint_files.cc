@@ -59,6 +59,11 @@ absl::StatusOr<int64_t> FileBytes(const std::string& path) {
   return static_cast<int64_t>(num_bytes);
 }
 
+absl::Status IsGone(const std::string& folder) {
+  return absl::NotFoundError(
+      absl::StrCat(folder, ": is not there, or not any more: a run removes checkpoints when it has newer ones"));
+}
+
 absl::StatusOr<std::string> NewestFolderOf(const std::string& path) {
   const CheckpointDirectory directory(path);
   EPS_ASSIGN_OR_RETURN(const Version newest, FindNewestCheckpoint(directory));
@@ -210,10 +215,7 @@ bool IsStepFolder(const std::string& folder) {
 absl::Status VerifyCheckpointFolder(const std::string& folder, absl::Span<const absl::string_view> files) {
   if (!IsStepFolder(folder)) return absl::OkStatus();
   const absl::Status status = CheckFiles(folder, files);
-  if (!status.ok() && !Exists(folder)) {
-    return absl::NotFoundError(
-        absl::StrCat(folder, ": is not there, or not any more: a run removes checkpoints when it has newer ones"));
-  }
+  if (!status.ok() && !Exists(folder)) return IsGone(folder);
   if (!absl::IsDataLoss(status)) return status;
   return absl::DataLossError(absl::StrCat(status.message(), "; take an older checkpoint"));
 }
@@ -229,7 +231,11 @@ absl::StatusOr<Version> FindNewestCheckpoint(const CheckpointDirectory& director
 }
 
 absl::StatusOr<std::string> FindCheckpointFolder(const std::string& path) {
-  if (!Exists(path)) return absl::NotFoundError(absl::StrCat("there is no checkpoint at ", path));
+  if (!Exists(path)) {
+    return ParseStepFolderName(NameOf(path)).has_value()
+               ? IsGone(path)
+               : absl::NotFoundError(absl::StrCat("there is no checkpoint at ", path));
+  }
   if (!IsFolder(path)) {
     if (std::filesystem::path(path).filename() == kLatestFile) return NewestFolderOf(DirName(path));
     return absl::InvalidArgumentError(absl::StrCat(path, ": found a file, must be a checkpoint's folder, ",

@@ -94,6 +94,16 @@ TEST(CheckpointFilesTest, WhatIsNotThereIsNamed) {
               StatusIs(absl::StatusCode::kNotFound, "there is no checkpoint in " + dir.File("checkpoints")));
 }
 
+TEST(CheckpointFilesTest, OfAStepFolderThatIsNotThereItIsSaidWhereItMayHaveGone) {
+  const Fixture f;
+  for (const absl::Status& status :
+       {FindCheckpointFolder(f.FolderOf(21)).status(), VerifyCheckpointFolder(f.FolderOf(21))}) {
+    EXPECT_THAT(status, StatusIs(absl::StatusCode::kNotFound,
+                                 "step-00000021: is not there, or not any more: a run removes checkpoints when it has "
+                                 "newer ones"));
+  }
+}
+
 TEST(CheckpointFilesTest, AnotherFileThanLatestIsRefused) {
   const Fixture f;
   const std::string path = f.FolderOf(5) + "/model.safetensors";

@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/file_util.h"
@@ -105,9 +106,12 @@ absl::Status CheckFreeze(const ModelSpec& was, const ModelSpec& grown, absl::Spa
       if (was_frozen == blob.frozen) continue;
       return absl::InvalidArgumentError(
           absl::StrCat("model.freeze: ", source, was_frozen ? " is frozen" : " trains", ", and would ",
-                       blob.frozen ? "be frozen" : "train", " as ", tensor.name,
-                       " in the grown model, whose blocks are counted anew; say what it is there: "
-                       "--set 'model.freeze=PATTERN' adds a pattern, which with ! takes back"));
+                       blob.frozen ? "be frozen" : "train",
+                       source == tensor.name
+                           ? "; what a checkpoint has of a tensor goes by that"
+                           : absl::StrCat(" as ", tensor.name,
+                                          " in the grown model, whose blocks are counted anew; say what it is there: "
+                                          "--set 'model.freeze=PATTERN' adds a pattern, which with ! takes back")));
     }
   }
   return absl::OkStatus();
@@ -265,8 +269,8 @@ absl::Status WriteFolder(const std::string& from, const std::string& to, const M
     EPS_ASSIGN_OR_RETURN(manifest.files[std::string(name)], SumFile(PathOf(to, name)));
   }
   const std::string text = ManifestToJson(manifest);
-  if (const absl::Status status = ParseManifest(text).status(); !status.ok()) {  // fewer steps than are done, say
-    return absl::InvalidArgumentError(absl::StrCat("the grown run: ", status.message()));
+  if (const absl::Status status = ParseManifest(text).status(); !status.ok()) {  // what nobody has looked at before
+    return absl::InvalidArgumentError(absl::StrCat("the run that goes on: ", status.message()));
   }
   EPS_RETURN_IF_ERROR(WriteFileAtomically(PathOf(to, kManifestFile), text));
   return CheckComplete(to);
@@ -276,37 +280,43 @@ absl::Status CheckOut(const std::string& out, const CheckpointDirectory& directo
   for (const char* name : {kGrownRunFile, kModelSourceFolder}) {
     if (access(PathOf(out, name).c_str(), F_OK) != 0) continue;
     return absl::FailedPreconditionError(
-        absl::StrCat(PathOf(out, name), " is there already; give another folder for the grown run"));
+        absl::StrCat(PathOf(out, name), " is there already; give another folder for the run that goes on"));
   }
   const absl::StatusOr<std::vector<Version>> there = directory.Steps();
   EPS_RETURN_IF_ERROR(there.status());
   if (there->empty()) return absl::OkStatus();
   return absl::FailedPreconditionError(
-      absl::StrCat(directory.path(), " holds checkpoints of a run; give another folder for the grown one"));
+      absl::StrCat(directory.path(), " holds checkpoints of a run; give another folder for the one that goes on"));
+}
+
+// Whether a checkpoint's tensors and position go by that field of its run.
+bool IsOfCheckpoint(absl::string_view field) {
+  if (field == "model.freeze" || field == "precision.wire_versions") return false;  // CheckFreeze looks at the former
+  constexpr absl::string_view kFields[] = {"model", "data", "batch", "precision", "evaluation.held_out"};
+  return std::ranges::any_of(kFields, [&](absl::string_view fixed) { return absl::StartsWith(field, fixed); });
 }
 
 // The run that goes on: its position and its tensors are those that are there.
 absl::StatusOr<RunConfig> GrownRun(const RunConfig& was, const ModelConfig& grown,
                                    const std::vector<FieldOverride>& overrides) {
   RunConfig same = was;
+  same.model_from.clear();  // that folder may have another model
+  const RunConfig unchanged = same;
   same.model = grown;
-  same.model_from.clear();  // that folder has another model
   absl::StatusOr<RunConfig> run = WithOverrides(same, overrides);
   EPS_RETURN_IF_ERROR_WITH(run.status(), "--set");
   const auto refuse = [](absl::string_view field) {
     return absl::InvalidArgumentError(
-        absl::StrCat("--set: changes ", field, ", which a checkpoint's tensors and position go by; leave it out"));
+        absl::StrCat("--set: ", field, ": a checkpoint's tensors and position go by it; leave it out"));
   };
-  ModelConfig same_but_frozen = same.model;
-  same_but_frozen.freeze = run->model.freeze;  // CheckFreeze looks at it
-  if (run->model != same_but_frozen || run->model_from != same.model_from) {
-    return refuse("model beyond its freeze");
+  for (const FieldOverride& field : overrides) {
+    if (IsOfCheckpoint(field.path)) return refuse(field.path);
   }
-  if (run->data != same.data || run->sources != same.sources) return refuse("data");
-  if (run->evaluation.held_out != same.evaluation.held_out) return refuse("evaluation.held_out");
-  if (run->batch != same.batch) return refuse("batch");
-  if (run->precision != same.precision) return refuse("precision");
-  if (MomentNames(run->optimizer) != MomentNames(same.optimizer)) return refuse("the optimizer's rule");
+  // From 0, or to it: no override changes the rule.
+  if (MomentNames(run->optimizer) != MomentNames(same.optimizer)) return refuse("optimizer.sgd.momentum");
+  if (*run == unchanged) {
+    return absl::InvalidArgumentError("nothing would change: eps train --resume goes on with the same run");
+  }
   return run;
 }
 
@@ -331,6 +341,12 @@ absl::StatusOr<Insertion> ParseInsertion(absl::string_view text) {
   if (rule != "COPY" && rule != "ZERO_GATED") return wrong();
   insertion.rule = rule == "COPY" ? GrowRule::kCopy : GrowRule::kZeroGated;
   return insertion;
+}
+
+std::vector<GrownBlock> SameBlocks(int64_t num_layers) {
+  std::vector<GrownBlock> blocks;
+  for (int64_t block = 0; block < num_layers; ++block) blocks.push_back({.source = block});
+  return blocks;
 }
 
 absl::StatusOr<std::vector<GrownBlock>> InsertBlocks(int64_t num_layers, absl::Span<const Insertion> insertions) {
@@ -382,12 +398,16 @@ absl::StatusOr<Manifest> GrowCheckpoint(const std::string& folder, absl::Span<co
   EPS_ASSIGN_OR_RETURN(ModelSpec grown, BuildGrown(manifest.run.model, blocks));
   const OptimizerConfig optimizer_was = manifest.run.optimizer;
   EPS_ASSIGN_OR_RETURN(manifest.run, GrownRun(manifest.run, grown.config, overrides));
+  const Version version = manifest.state.version;
+  if (manifest.run.steps < version.value()) {
+    return absl::InvalidArgumentError(absl::StrCat("--set: steps: ", manifest.run.steps, ", must be at least ",
+                                                   version.value(), ", as many as are done"));
+  }
   EPS_ASSIGN_OR_RETURN(grown, BuildModel(manifest.run.model));  // with the patterns of --set
   EPS_RETURN_IF_ERROR(CheckFreeze(was, grown, blocks));
   EPS_ASSIGN_OR_RETURN(manifest.state.updates, GrownUpdates(manifest.state, was, grown, blocks));
   EPS_RETURN_IF_ERROR(CheckParameterGroups(was, optimizer_was, grown, manifest.run.optimizer, blocks));
   EPS_RETURN_IF_ERROR(VerifyCheckpointFolder(folder));  // reads it whole: what is cheap to refuse comes first
-  const Version version = manifest.state.version;
   EPS_RETURN_IF_ERROR(MakeDirs(out));
   EPS_ASSIGN_OR_RETURN(const FileDescriptor lock, LockDirectory(out));  // no daemon writes there meanwhile
   EPS_RETURN_IF_ERROR(CheckOut(out, directory));                        // nobody was kept out until now
@@ -406,6 +426,7 @@ absl::StatusOr<Manifest> GrowCheckpoint(const std::string& folder, absl::Span<co
   std::error_code ignored;  // here and below: the error is already on its way
   if (!run_file.ok()) {
     directory.AbandonWriting(version);
+    directory.Remove(version).IgnoreError();  // where FinishWriting failed behind its renames
     std::filesystem::remove_all(PathOf(out, kModelSourceFolder), ignored);
     return run_file.status();
   }

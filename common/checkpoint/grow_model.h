@@ -11,7 +11,7 @@
 #include "common/checkpoint/manifest.h"
 #include "common/spec/run_config.h"
 
-// A checkpoint of a deeper model, made from one of a model: `eps grow`.
+// A run's folder, made from a checkpoint of another run: of a deeper model, `eps grow`, or of the same one, `eps branch`.
 namespace eps {
 
 // What an inserted block begins as.
@@ -42,6 +42,8 @@ struct Insertion {
 // "3:COPY", "11:ZERO_GATED". Errors: INVALID_ARGUMENT what is wrong, and what is wanted
 absl::StatusOr<Insertion> ParseInsertion(absl::string_view text);
 
+// Those of a model of num_layers as they are: of a branch.
+std::vector<GrownBlock> SameBlocks(int64_t num_layers);
 // The blocks of a model of num_layers with `insertions`, which may come several behind one block, in their order.
 // Errors: INVALID_ARGUMENT there are none, or one is behind a block that the model does not have
 absl::StatusOr<std::vector<GrownBlock>> InsertBlocks(int64_t num_layers, absl::Span<const Insertion> insertions);
@@ -54,17 +56,18 @@ absl::StatusOr<std::vector<GrownBlock>> StackBlocks(int64_t num_layers, int64_t 
 // Writes the checkpoint in `folder` with those blocks into a run's folder `out`: out/checkpoints/step-N and latest, N being
 // as it was, out/run.textproto, the run with its model's layers, with which it is resumed, and what the run has kept of the
 // model that it began with (model_source.h). `overrides` are laid over that RunSpec, but may not change what the checkpoint's
-// tensors and position go by: data, batch, precision, the optimizer's rule, and of the model all but model.freeze, with which
-// each tensor must stay frozen, or trained, as what it is made of was. The checkpoint is written aside, synced and renamed, as
-// every other; what fails leaves none behind. A process that is killed in the last moment may leave it without the RunSpec:
-// another folder is to be given then.
+// tensors and position go by: data, batch, precision but for its wire_versions, the optimizer's rule, and of the model all but
+// model.freeze, with which each tensor must stay frozen, or trained, as what it is made of was. The checkpoint is written aside,
+// synced and renamed, as every other; what fails leaves none behind. A process that is killed in the last moment may leave it
+// without the RunSpec: another folder is to be given then.
 //
 // Memory: of the process, a piece of a file; the files' pages are the system's
 // Time:   three passes over the files: sums, copy, sums
 // Errors: FAILED_PRECONDITION `out` holds checkpoints, a run.textproto or a source, or is a running daemon's · INVALID_ARGUMENT what the
 //         model cannot take: kZeroGated in a BERT, more layers than there may be, a tensor that the grown run's model.freeze
 //         would freeze in one of the two models alone, or that would come into another one of optimizer.groups, which no
-//         override changes; --set and the field · NOT_FOUND `folder` is no checkpoint of a run · DATA_LOSS naming file and field or tensor · the system's
+//         override changes; --set and the field; nothing would change, blocks or fields · NOT_FOUND `folder` is no checkpoint
+//         of a run · DATA_LOSS naming file and field or tensor · the system's
 absl::StatusOr<Manifest> GrowCheckpoint(const std::string& folder, absl::Span<const GrownBlock> blocks,
                                         const std::vector<FieldOverride>& overrides, const std::string& out);
 inline constexpr char kGrownRunFile[] = "run.textproto";

@@ -63,6 +63,8 @@ TEST(GrownBlocksTest, EvenlyEachBlockIsFollowedByAsManyAsAnyOtherOrOneFewer) {
   EXPECT_EQ(Text(SpreadBlocks(2, 7, kCopy).value()), "0 0c 0c 0c 1 1c 1c");
 }
 
+TEST(GrownBlocksTest, OfABranchTheyAreThoseThatThereAre) { EXPECT_EQ(Text(SameBlocks(3)), "0 1 2"); }
+
 TEST(GrownBlocksTest, StackedAllBlocksComeAgainOnTop) {
   EXPECT_EQ(Text(StackBlocks(3, 6).value()), "0 1 2 0c 1c 2c");
   EXPECT_EQ(Text(StackBlocks(3, 5).value()), "0 1 2 0c 1c");
@@ -137,6 +139,9 @@ class GrowCheckpointTest : public ::testing::Test {
   absl::StatusOr<Manifest> Grow(const std::string& folder, const std::vector<GrownBlock>& blocks,
                                 const std::vector<FieldOverride>& overrides = {}) {
     return GrowCheckpoint(folder, blocks, overrides, dir_.File("grown"));
+  }
+  absl::StatusOr<Manifest> Branch(const std::string& folder, const std::vector<FieldOverride>& overrides) {
+    return GrowCheckpoint(folder, SameBlocks(3), overrides, dir_.File("branch"));
   }
 
   TempDir dir_;
@@ -305,18 +310,83 @@ TEST_F(GrowCheckpointTest, PatternsThatNameNoMovedBlockStay) {
 TEST_F(GrowCheckpointTest, FieldsOfTheRunThatGoesOnMayBeSetButNotThoseThatTheCheckpointGoesBy) {
   const std::string folder = Write(Run(), StateAt(4));
   const std::vector<GrownBlock> blocks = StackBlocks(3, 6).value();
-  for (const auto& [field, value] : std::vector<std::pair<std::string, std::string>>{
-           {"model.layers", "7"}, {"batch.micro_batch", "3"}, {"precision.wire", "FP32"}, {"data.seed", "4"}}) {
-    EXPECT_THAT(Grow(folder, blocks, {{field, value}}), StatusIs(absl::StatusCode::kInvalidArgument, "--set: changes"))
-        << field;
+  for (const auto& [field, value] : std::vector<std::pair<std::string, std::string>>{{"model.layers", "7"},
+                                                                                     {"model.dropout", "0.1"},
+                                                                                     {"batch.micro_batch", "3"},
+                                                                                     {"precision.wire", "FP32"},
+                                                                                     {"data.seed", "4"}}) {
+    EXPECT_THAT(Grow(folder, blocks, {{field, value}}),
+                StatusIs(absl::StatusCode::kInvalidArgument, "--set: " + field + ": a checkpoint's tensors"));
   }
+  EXPECT_THAT(Grow(folder, blocks, {{"evaluation.every_steps", "9"}, {"evaluation.held_out", "0.5"}}),
+              StatusIs(absl::StatusCode::kInvalidArgument, "--set: evaluation.held_out: a checkpoint's tensors"));
   EXPECT_THAT(Grow(folder, blocks, {{"steps", "x"}}), StatusIs(absl::StatusCode::kInvalidArgument, "steps: \"x\""));
   EXPECT_THAT(Grow(folder, blocks, {{"steps", "3"}}),
-              StatusIs(absl::StatusCode::kInvalidArgument, "the grown run: step: found 4"));
+              StatusIs(absl::StatusCode::kInvalidArgument, "--set: steps: 3, must be at least 4"));
   EXPECT_FALSE(std::filesystem::exists(grown_folder()));
   ASSERT_OK_AND_ASSIGN(const Manifest grown, Grow(folder, blocks, {{"steps", "99"}, {"depth.drop.share", "0.1"}}));
   EXPECT_EQ(grown.run.steps, 99);
   EXPECT_EQ(grown.run.layer_drop.share, 0.1);
+}
+
+TEST_F(GrowCheckpointTest, ABranchHasTheSameTensorsMomentsAndCountsAndOtherFields) {
+  RunConfig was = Run();
+  was.model.freeze = {"transformer.h.1.*"};
+  RunState state = StateAt(4);
+  state.updates = {{"wte", 3}, {"wpe", 3}, {"ln_f", 3}, {"h.0", 2}, {"h.2", 1}};
+  const std::string folder = Write(was, state), out = dir_.File("branch");
+  ASSERT_OK_AND_ASSIGN(const Manifest branch, Branch(folder, {{"steps", "99"},
+                                                              {"optimizer.schedule.peak", "0.25"},
+                                                              {"optimizer.clip.mode", "LAGGED"},
+                                                              {"optimizer.clip.norm", "2"},
+                                                              {"checkpoint.every_steps", "7"},
+                                                              {"precision.wire_versions", "1"}}));
+  const std::string made = out + "/checkpoints/step-00000004";
+  EXPECT_OK(VerifyCheckpointFolder(made));
+  for (const char* file : {kModelFile, kOptimizerFile, kConfigFile}) {
+    EXPECT_EQ(ReadFile(absl::StrCat(made, "/", file)).value(), ReadFile(absl::StrCat(folder, "/", file)).value())
+        << file;
+  }
+  RunConfig wanted = was;
+  wanted.steps = 99;
+  wanted.optimizer.peak_learning_rate = 0.25;
+  wanted.optimizer.clip = ClipMode::kLagged;
+  wanted.optimizer.clip_norm = 2;
+  wanted.checkpoint.every_steps = 7;
+  wanted.precision.wire_versions = 1;
+  EXPECT_THAT(DifferencesThatMatter(wanted, branch.run), IsEmpty());
+  EXPECT_EQ(branch.run.checkpoint, wanted.checkpoint);
+  EXPECT_EQ(branch.run.precision.wire_versions, 1);
+  EXPECT_EQ(branch.state.updates, state.updates);
+  EXPECT_EQ(branch.state.losses, state.losses);
+  ASSERT_OK_AND_ASSIGN(const RunConfig run, LoadRunConfig(out + "/run.textproto", {}));
+  EXPECT_THAT(DifferencesThatMatter(branch.run, run), IsEmpty());
+}
+
+TEST_F(GrowCheckpointTest, ABranchThatChangesNothingOrWhatTheCheckpointGoesByIsRefused) {
+  const std::string folder = Write(Run(), StateAt(4)), out = dir_.File("branch");
+  const auto refused = [&](const std::vector<FieldOverride>& overrides, const std::string& message) {
+    EXPECT_THAT(Branch(folder, overrides), StatusIs(absl::StatusCode::kInvalidArgument, message));
+  };
+  refused({}, "nothing would change: eps train --resume");
+  refused({{"steps", "20"}}, "nothing would change: eps train --resume");
+  refused({{"steps", "many"}}, "--set: steps: \"many\"");
+  refused({{"steps", "3"}}, "--set: steps: 3, must be at least 4, as many as are done");
+  refused({{"steps", "21"}, {"model.dropout", "0.1"}}, "--set: model.dropout: a checkpoint's tensors");
+  refused({{"steps", "21"}, {"batch.micro_batches", "1"}}, "--set: batch.micro_batches: a checkpoint's tensors");
+  refused({{"optimizer.sgd.momentum", "0"}}, "--set: optimizer.sgd.momentum: the run has adamw");
+  refused({{"model.freeze", "*.bias"}}, "trains, and would be frozen; what a checkpoint has of a tensor");
+  EXPECT_FALSE(std::filesystem::exists(out));
+}
+
+TEST_F(GrowCheckpointTest, AMomentumThatComesOrGoesTakesItsMomentsAlong) {
+  RunConfig run = Run();
+  run.optimizer.rule = OptimizerRule::kSgd;
+  run.optimizer.momentum = 0.9;
+  const std::string folder = Write(run, StateAt(4));
+  EXPECT_THAT(Branch(folder, {{"optimizer.sgd.momentum", "0"}}),
+              StatusIs(absl::StatusCode::kInvalidArgument, "--set: optimizer.sgd.momentum: a checkpoint's tensors"));
+  EXPECT_OK(Branch(folder, {{"optimizer.sgd.momentum", "0.5"}}));
 }
 
 TEST_F(GrowCheckpointTest, WhatIsDamagedOrInTheWayIsNamedAndNothingIsLeft) {
@@ -342,6 +412,17 @@ TEST_F(GrowCheckpointTest, WhatIsDamagedOrInTheWayIsNamedAndNothingIsLeft) {
   ASSERT_OK_AND_ASSIGN(const FileDescriptor daemon, LockDirectory(dir_.File("busy")));
   EXPECT_THAT(GrowCheckpoint(folder, blocks, {}, dir_.File("busy")),
               StatusIs(absl::StatusCode::kFailedPrecondition, "in use by another process"));
+}
+
+TEST_F(GrowCheckpointTest, WhenLatestCannotBeWrittenNoCheckpointIsLeft) {
+  const std::string folder = Write(Run(), StateAt(4));
+  const std::vector<GrownBlock> blocks = StackBlocks(3, 6).value();
+  const std::string latest = dir_.File("grown/checkpoints/latest");
+  ASSERT_OK(MakeDirs(latest));
+  EXPECT_THAT(Grow(folder, blocks).status().ToString(), ::testing::HasSubstr("cannot replace"));
+  EXPECT_FALSE(std::filesystem::exists(grown_folder()));
+  std::filesystem::remove(latest);
+  EXPECT_OK(Grow(folder, blocks));
 }
 
 TEST_F(GrowCheckpointTest, ABertGrowsByCopiesAlone) {

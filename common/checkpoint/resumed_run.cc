@@ -14,7 +14,7 @@
 #include "common/checkpoint/checkpoint_files.h"
 #include "common/checkpoint/manifest.h"
 #include "common/checkpoint/model_source.h"
-#include "common/tokenizer/tokenizer.h"
+#include "common/tokenizer/tokenizer_file.h"
 
 namespace eps {
 namespace {

@@ -40,7 +40,7 @@ struct RunState {
   Version version;                     // of every blob; the number of steps done
   std::vector<double> losses;          // of each step from 0, nats
   std::vector<double> gradient_norms;  // of each step; NaN-free: -1 where it was not finite
-  double last_norm = 0;                // for LAGGED clipping
+  double last_norm = 0;                // for LAGGED clipping; -1: the last step was skipped
   int64_t tokens = 0;                  // counted so far
   double train_seconds = 0;            // spent in steps so far, over all sittings
   int64_t skipped_steps = 0;           // whose gradient was not finite; the optimizer's own step does not count them

@@ -6,14 +6,11 @@
 #include "absl/strings/str_cat.h"
 
 namespace eps {
-namespace {
 
-int64_t UpdatesOfEach(const RunState& state) { return state.version.value() - state.skipped_steps; }
-
-}  // namespace
+int64_t UpdatingSteps(const RunState& state) { return state.version.value() - state.skipped_steps; }
 
 absl::StatusOr<std::vector<int64_t>> UpdatesOfBlobs(const RunState& state, const ModelSpec& model) {
-  std::vector<int64_t> updates(model.blobs.size(), UpdatesOfEach(state));
+  std::vector<int64_t> updates(model.blobs.size(), UpdatingSteps(state));
   if (state.updates.empty()) return updates;
   size_t found = 0;
   for (const BlobSpec& blob : model.blobs) {
@@ -37,7 +34,7 @@ std::map<std::string, int64_t> UpdatesByName(const std::vector<int64_t>& updates
     if (blob.frozen) continue;
     const int64_t count = updates[static_cast<size_t>(blob.id.value())];
     by_name[blob.name] = count;
-    differ |= count != UpdatesOfEach(state);
+    differ |= count != UpdatingSteps(state);
   }
   if (!differ) by_name.clear();
   return by_name;

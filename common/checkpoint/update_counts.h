@@ -12,6 +12,9 @@
 
 namespace eps {
 
+// The steps that were not skipped: those that changed weights. While it stays, so do weights and moments.
+int64_t UpdatingSteps(const RunState& state);
+
 // How many updates each blob of `model` has had, by blob; frozen ones 0 or what the others had, which nobody asks for.
 // Errors: DATA_LOSS state.updates lacks a blob that trains, or has a name that is none, naming it
 absl::StatusOr<std::vector<int64_t>> UpdatesOfBlobs(const RunState& state, const ModelSpec& model);

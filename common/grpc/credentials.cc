@@ -1,15 +1,16 @@
 #include "common/grpc/credentials.h"
 
-#include <atomic>
 #include <map>
+#include <optional>
 #include <utility>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
-#include "absl/time/clock.h"
 #include "common/base/host.h"
 #include "common/base/log.h"
+#include "common/base/log_limit.h"
+#include "common/base/monotonic_clock.h"
 #include "common/base/status_macros.h"
 #include "common/security/certificates.h"
 #include "common/security/token.h"
@@ -43,19 +44,15 @@ class TokenCheck final : public grpc::AuthMetadataProcessor {
   }
 
  private:
-  // Whoever tries one token after the other must not fill the log: at most one line a second, with how many there were.
   grpc::Status Refuse(const char* why) {
-    const int64_t refused = ++refused_;
-    const int64_t now = absl::ToUnixSeconds(absl::Now());
-    if (int64_t last = last_logged_; now > last && last_logged_.compare_exchange_strong(last, now)) {
-      LogWarning("call_refused", {{"reason", why}, {"refused_so_far", refused}});
+    if (const std::optional<int64_t> refused = refused_.Count(SteadyNow())) {
+      LogWarning("call_refused", {{"reason", why}, {"refused_so_far", *refused}});
     }
     return grpc::Status(grpc::StatusCode::UNAUTHENTICATED, why);
   }
 
   const std::string token_;
-  std::atomic<int64_t> refused_ = 0;      // atomic: gRPC's threads call Process
-  std::atomic<int64_t> last_logged_ = 0;  // seconds
+  LogLimit refused_;
 };
 
 // Shows the token with every call.
@@ -96,7 +93,9 @@ absl::StatusOr<std::shared_ptr<grpc::ServerCredentials>> NewServerCredentials(co
                                                   : GRPC_SSL_REQUEST_AND_REQUIRE_CLIENT_CERTIFICATE_AND_VERIFY);
     options.pem_key_cert_pairs.push_back({std::move(pair.key), std::move(pair.certificate)});
     if (!doors.client_ca_file.empty()) {
-      EPS_ASSIGN_OR_RETURN(options.pem_root_certs, LoadCa(doors.client_ca_file, now));
+      EPS_ASSIGN_OR_RETURN(CaCertificates ca, LoadCa(doors.client_ca_file, now));
+      WarnOfExpiry(doors.client_ca_file, ca.expires, now);
+      options.pem_root_certs = std::move(ca.pem);
     }
     credentials = grpc::SslServerCredentials(options);
   } else if (!token.empty()) {
@@ -125,7 +124,9 @@ absl::StatusOr<std::shared_ptr<grpc::ChannelCredentials>> NewChannelCredentials(
   std::shared_ptr<grpc::ChannelCredentials> credentials;
   if (!doors.ca_file.empty()) {
     grpc::SslCredentialsOptions options;
-    EPS_ASSIGN_OR_RETURN(options.pem_root_certs, LoadCa(doors.ca_file, now));
+    EPS_ASSIGN_OR_RETURN(CaCertificates ca, LoadCa(doors.ca_file, now));
+    WarnOfExpiry(doors.ca_file, ca.expires, now);
+    options.pem_root_certs = std::move(ca.pem);
     if (!doors.certificate_file.empty()) {
       EPS_ASSIGN_OR_RETURN(KeyPair pair, LoadKeyPair(doors.certificate_file, doors.key_file, now));
       WarnOfExpiry(doors.certificate_file, pair.expires, now);

@@ -17,7 +17,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
+#include "common/base/monotonic_clock.h"
 #include "common/base/status_macros.h"
 
 namespace eps {
@@ -79,15 +79,15 @@ void RemoveLeftOvers(const std::string& runtime_folder) {
   }
 }
 
-// Waits for `events`. Errors: DEADLINE_EXCEEDED
-absl::Status WaitFor(const FileDescriptor& socket, short events, absl::Time deadline) {
+// Waits for `events`, until `deadline` of SteadyNow at most. Errors: DEADLINE_EXCEEDED
+absl::Status WaitFor(const FileDescriptor& socket, short events, absl::Duration deadline) {
   while (true) {
-    const auto left = std::clamp<int64_t>(absl::ToInt64Milliseconds(deadline - absl::Now()), 0, 60'000);
+    const auto left = std::clamp<int64_t>(absl::ToInt64Milliseconds(deadline - SteadyNow()), 0, 60'000);
     pollfd waiting = {.fd = socket.get(), .events = events, .revents = 0};
     const int ready = poll(&waiting, 1, static_cast<int>(left));
     if (ready > 0) return absl::OkStatus();
     if (ready < 0 && errno != EINTR) return FileError(errno, "poll", "a socket");
-    if (absl::Now() >= deadline) return absl::DeadlineExceededError("the peer says nothing");
+    if (SteadyNow() >= deadline) return absl::DeadlineExceededError("the peer says nothing");
   }
 }
 
@@ -157,8 +157,9 @@ absl::Status CheckPeerUser(const FileDescriptor& socket) {
 }
 
 absl::Status SendPacket(const FileDescriptor& socket, absl::string_view bytes, absl::Span<const int> files,
-                        absl::Time deadline) {
+                        absl::Duration timeout) {
   EPS_CHECK(files.size() <= kMaxPacketFiles);
+  const absl::Duration deadline = SteadyNow() + timeout;
   iovec data = {.iov_base = const_cast<char*>(bytes.data()), .iov_len = bytes.size()};
   alignas(cmsghdr) char control[CMSG_SPACE(kMaxPacketFiles * sizeof(int))] = {};
   msghdr message = {};
@@ -182,7 +183,8 @@ absl::Status SendPacket(const FileDescriptor& socket, absl::string_view bytes, a
   }
 }
 
-absl::StatusOr<Packet> ReceivePacket(const FileDescriptor& socket, size_t max_bytes, absl::Time deadline) {
+absl::StatusOr<Packet> ReceivePacket(const FileDescriptor& socket, size_t max_bytes, absl::Duration timeout) {
+  const absl::Duration deadline = SteadyNow() + timeout;
   Packet packet;
   packet.bytes.resize(max_bytes);
   iovec data = {.iov_base = packet.bytes.data(), .iov_len = packet.bytes.size()};

@@ -50,11 +50,11 @@ struct Packet {
 };
 inline constexpr size_t kMaxPacketFiles = 4;
 
-// Waits until `deadline` at most. Errors: UNAVAILABLE the peer is gone · DEADLINE_EXCEEDED · the system's
+// Waits for `timeout` at most. Errors: UNAVAILABLE the peer is gone · DEADLINE_EXCEEDED · the system's
 absl::Status SendPacket(const FileDescriptor& socket, absl::string_view bytes, absl::Span<const int> files,
-                        absl::Time deadline);
+                        absl::Duration timeout);
 // Also: INVALID_ARGUMENT longer than max_bytes, or more files than kMaxPacketFiles
-absl::StatusOr<Packet> ReceivePacket(const FileDescriptor& socket, size_t max_bytes, absl::Time deadline);
+absl::StatusOr<Packet> ReceivePacket(const FileDescriptor& socket, size_t max_bytes, absl::Duration timeout);
 
 }  // namespace eps
 

@@ -4,7 +4,9 @@
 #include <openssl/pem.h>
 #include <openssl/x509v3.h>
 
+#include <algorithm>
 #include <ctime>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -45,12 +47,13 @@ absl::Time ToTime(const ASN1_TIME* asn1) {
 
 std::string Utc(absl::Time time) { return absl::FormatTime("%Y-%m-%d %H:%M UTC", time, absl::UTCTimeZone()); }
 
-absl::Status CheckDates(const X509* certificate, const std::string& file, absl::Time now) {
+// When it expires. Errors: INVALID_ARGUMENT it has, or is not valid yet
+absl::StatusOr<absl::Time> CheckDates(const X509* certificate, const std::string& file, absl::Time now) {
   const absl::Time from = ToTime(X509_get0_notBefore(certificate)), until = ToTime(X509_get0_notAfter(certificate));
   if (now >= until) return Wrong(file, absl::StrCat("expired on ", Utc(until), "; `eps keys` makes new ones"));
   if (now < from)
     return Wrong(file, absl::StrCat("valid only from ", Utc(from), " on; is this machine's clock right?"));
-  return absl::OkStatus();
+  return until;
 }
 
 // Instead of a question on the terminal.
@@ -79,24 +82,26 @@ absl::StatusOr<KeyPair> LoadKeyPair(const std::string& certificate_file, const s
   if (X509_check_private_key(chain.front().get(), key.get()) != 1) {
     return Wrong(key_file, absl::StrCat("is not the key of ", certificate_file));
   }
+  pair.expires = absl::InfiniteFuture();
   for (const CertificatePtr& certificate : chain) {
-    EPS_RETURN_IF_ERROR(CheckDates(certificate.get(), certificate_file, now));
+    EPS_ASSIGN_OR_RETURN(const absl::Time expires, CheckDates(certificate.get(), certificate_file, now));
+    pair.expires = std::min(pair.expires, expires);
   }
-  pair.expires = ToTime(X509_get0_notAfter(chain.front().get()));
   return pair;
 }
 
-absl::StatusOr<std::string> LoadCa(const std::string& file, absl::Time now) {
+absl::StatusOr<CaCertificates> LoadCa(const std::string& file, absl::Time now) {
   EPS_ASSIGN_OR_RETURN(std::string pem, ReadFile(file, kMaxFileBytes));
   EPS_ASSIGN_OR_RETURN(const std::vector<CertificatePtr> certificates, Parse(pem, file));
+  absl::Time expires = absl::InfiniteFuture();
   if (certificates.size() == 1) {
     // Of many, such as a system's, one that is no use does not matter.
-    EPS_RETURN_IF_ERROR(CheckDates(certificates.front().get(), file, now));
+    EPS_ASSIGN_OR_RETURN(expires, CheckDates(certificates.front().get(), file, now));
     if (X509_check_ca(certificates.front().get()) == 0) {
       return Wrong(file, "is not the certificate of a CA (was server.crt or client.crt given for ca.crt?)");
     }
   }
-  return pem;
+  return CaCertificates{.pem = std::move(pem), .expires = expires};
 }
 
 }  // namespace eps

@@ -13,7 +13,13 @@ namespace eps {
 struct KeyPair {
   std::string certificate;
   std::string key;
-  absl::Time expires;  // the certificate itself
+  absl::Time expires;  // the first of them that does
+};
+
+// Certificates whose owners a peer must be signed by, as PEM.
+struct CaCertificates {
+  std::string pem;
+  absl::Time expires;  // of the only one; never of several, such as a system's, most of which nobody needs
 };
 
 // Reads both and looks at them as a handshake would, so that what is wrong is said by file and at the start, instead of
@@ -23,9 +29,8 @@ struct KeyPair {
 //         certificate, expired or not valid yet · ReadSecretFile's for the key · FileError's
 absl::StatusOr<KeyPair> LoadKeyPair(const std::string& certificate_file, const std::string& key_file, absl::Time now);
 
-// The certificates of `file`, as PEM: whom a peer must be signed by.
 // Errors: INVALID_ARGUMENT naming the file: no certificate in PEM, or the only one is expired or no CA's · FileError's
-absl::StatusOr<std::string> LoadCa(const std::string& file, absl::Time now);
+absl::StatusOr<CaCertificates> LoadCa(const std::string& file, absl::Time now);
 
 }  // namespace eps
 

@@ -94,7 +94,9 @@ TEST_F(KeySetTest, ItsFilesAreTakenByTheirReaders) {
   ASSERT_OK_AND_ASSIGN(const KeyPair pair, LoadKeyPair(Write("server.crt", set.server_certificate),
                                                        Write("server.key", set.server_key), absl::Now()));
   EXPECT_EQ(pair.expires, until);
-  EXPECT_OK(LoadCa(Write("ca.crt", set.ca_certificate), absl::Now()));
+  ASSERT_OK_AND_ASSIGN(const CaCertificates ca, LoadCa(Write("ca.crt", set.ca_certificate), absl::Now()));
+  EXPECT_EQ(ca.pem, set.ca_certificate);
+  EXPECT_EQ(ca.expires, until);
 }
 
 using CertificatesTest = KeySetTest;
@@ -117,6 +119,19 @@ TEST_F(CertificatesTest, DatesAreCompared) {
               StatusIs(StatusCode::kInvalidArgument, certificate + ": valid only from"));
   const std::string ca = Write("ca.crt", set.ca_certificate);
   EXPECT_THAT(LoadCa(ca, absl::Now() + absl::Hours(2)), StatusIs(StatusCode::kInvalidArgument, ca + ": expired on"));
+}
+
+TEST_F(CertificatesTest, TheFirstOfAChainToExpireIsTold) {
+  const absl::Time from = absl::Now() - absl::Hours(1),
+                   soon = absl::FromUnixSeconds(absl::ToUnixSeconds(absl::Now())) + absl::Hours(1);
+  const KeySet set = Make(from, soon + absl::Hours(7)), above = Make(from, soon);
+  const std::string chain = Write("chain.crt", set.server_certificate + above.ca_certificate);
+  ASSERT_OK_AND_ASSIGN(const KeyPair pair, LoadKeyPair(chain, Write("server.key", set.server_key), absl::Now()));
+  EXPECT_EQ(pair.expires, soon);
+  // Of several CAs one that nobody needs may end.
+  ASSERT_OK_AND_ASSIGN(const CaCertificates bundle,
+                       LoadCa(Write("ca.crt", set.ca_certificate + above.ca_certificate), absl::Now()));
+  EXPECT_EQ(bundle.expires, absl::InfiniteFuture());
 }
 
 TEST_F(CertificatesTest, WhatIsNotWhatItShouldBeIsNamed) {

@@ -23,6 +23,7 @@
 #include "common/base/file_util.h"
 #include "common/base/host.h"
 #include "common/base/listen_address.h"
+#include "common/base/monotonic_clock.h"
 #include "common/base/status_macros.h"
 
 namespace eps {
@@ -89,7 +90,7 @@ bool AsksForLoopback(absl::string_view head) {
 // One connection, from its first byte to its last.
 struct Connection {
   FileDescriptor fd;
-  absl::Time deadline;
+  absl::Duration deadline;  // by SteadyNow
   std::string received;
   std::string reply;  // empty: the request is not whole yet
   size_t sent_bytes = 0;
@@ -126,7 +127,7 @@ class HttpPageImpl final : public HttpPage {
       size_t i = 2;
       for (auto it = connections_.begin(); it != connections_.end(); ++i) {
         const bool moved = polled[i].revents == 0 || Advance(*it);
-        it = moved && absl::Now() < it->deadline ? std::next(it) : connections_.erase(it);
+        it = moved && SteadyNow() < it->deadline ? std::next(it) : connections_.erase(it);
       }
       if (polled[1].revents != 0) Accept();
     }
@@ -135,9 +136,9 @@ class HttpPageImpl final : public HttpPage {
   // Until the next deadline.
   int TimeoutMillis() const {
     if (connections_.empty()) return -1;
-    absl::Time next = absl::InfiniteFuture();
+    absl::Duration next = absl::InfiniteDuration();
     for (const Connection& connection : connections_) next = std::min(next, connection.deadline);
-    return static_cast<int>(std::clamp<int64_t>(absl::ToInt64Milliseconds(next - absl::Now()) + 1, 0, 60000));
+    return static_cast<int>(std::clamp<int64_t>(absl::ToInt64Milliseconds(next - SteadyNow()) + 1, 0, 60000));
   }
 
   void Accept() {
@@ -150,7 +151,7 @@ class HttpPageImpl final : public HttpPage {
     if (connections_.size() >= kMaxConnections) connections_.pop_front();
     Connection& connection = connections_.emplace_back();
     connection.fd = std::move(fd);
-    connection.deadline = absl::Now() + options_.timeout;
+    connection.deadline = SteadyNow() + options_.timeout;
   }
 
   // False: it is done, or broken.
@@ -248,11 +249,13 @@ absl::StatusOr<std::unique_ptr<HttpPage>> HttpPage::Start(Options options) {
   const SocketAddress address = ToSocketAddress(wanted);
   FileDescriptor listener(socket(address.storage.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
   FileDescriptor stop(eventfd(0, EFD_CLOEXEC));
-  if (!stop.is_open()) return absl::UnavailableError(absl::StrCat("eventfd: ", std::strerror(errno)));
+  if (!listener.is_open() || !stop.is_open()) {
+    return absl::UnavailableError(absl::StrCat("no socket for a page: ", std::strerror(errno)));
+  }
   const int on = 1;  // connections of a page that just ended do not count
-  if (!listener.is_open() || setsockopt(listener.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on)) != 0 ||
+  if (setsockopt(listener.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on)) != 0 ||
       bind(listener.get(), address.get(), address.num_bytes) != 0 || listen(listener.get(), SOMAXCONN) != 0) {
-    return absl::UnavailableError(absl::StrCat("cannot listen on ", options.listen, ": ", std::strerror(errno)));
+    return absl::FailedPreconditionError(absl::StrCat("cannot listen on ", options.listen, ": ", std::strerror(errno)));
   }
   EPS_ASSIGN_OR_RETURN(const ListenAddress bound, BoundAddress(listener.get()));
   return std::make_unique<HttpPageImpl>(std::move(options), bound, std::move(listener), std::move(stop));

@@ -50,7 +50,8 @@ class HttpPage {
     absl::Duration timeout = absl::Seconds(5);
     HttpPaths paths;
   };
-  // Errors: CheckPageAddress's · UNAVAILABLE naming the address: it is taken, or not this host's
+  // Errors: CheckPageAddress's · FAILED_PRECONDITION naming the address: it is taken, or not this host's · UNAVAILABLE the
+  //         system's
   static absl::StatusOr<std::unique_ptr<HttpPage>> Start(Options options);
   // Ends all connections; no handler runs after it.
   virtual ~HttpPage() = default;

@@ -91,7 +91,7 @@ class FolderCheckpointer final : public Checkpointer {
     }
     std::string path = directory_.FolderOf(state.version);
     SetLatestPath(path);
-    const absl::Status removed = patient.Run([this, too_many = TooMany(state.version)] {
+    const absl::Status removed = patient.Run([this, too_many = TooMany(state)] {
       for (const Version version : too_many) {
         const absl::Status status = directory_.Remove(version);
         if (!status.ok()) LogNotRemoved(directory_.FolderOf(version), status);
@@ -107,9 +107,10 @@ class FolderCheckpointer final : public Checkpointer {
     EPS_ASSIGN_OR_RETURN(Manifest manifest, ReadManifest(folder));
     const std::vector<std::string> differences = DifferencesThatMatter(manifest, run_);
     if (!differences.empty()) {
-      return absl::FailedPreconditionError(absl::StrCat(folder,
-                                                        " is of another run: ", absl::StrJoin(differences, "; "),
-                                                        "; resume with that run, or start this one in another folder"));
+      return absl::FailedPreconditionError(
+          absl::StrCat(folder, " is of another run: ", absl::StrJoin(differences, "; "),
+                       "; resume with that run, or start this one in another folder; eps branch goes on from a "
+                       "checkpoint with another schedule, more steps or other clipping"));
     }
     if (manifest.state.version != version) {
       return absl::DataLossError(absl::StrCat(folder, "/", kManifestFile, ": step: found ",
@@ -136,20 +137,29 @@ class FolderCheckpointer final : public Checkpointer {
                         ": put the file back from a copy, or start the run anew in another folder");
   }
 
-  // The complete ones before `written` that are too many, and none of those that are kept for good. One that lies after
-  // it, or is damaged, is not this run's making: it is left for a person to look at. Reads manifests, which is not for a
-  // PatientThread.
-  std::vector<Version> TooMany(Version written) const {
+  // The complete ones before `written` that are too many, and none of those that are kept for good. Of several with the
+  // same weights and moments, as every step between was skipped, the newest counts alone: a run that diverges would push
+  // out all that it could go on from. One that lies after it, or is damaged, is not this run's making: it is left for a
+  // person to look at. Reads manifests, which is not for a PatientThread.
+  std::vector<Version> TooMany(const RunState& written) const {
     std::vector<Version> too_many;
     const absl::StatusOr<std::vector<Version>> steps = directory_.Steps();
     if (!steps.ok()) LogNotRemoved(directory_.path(), steps.status());
     int kept = 1;
+    int64_t counted_updates = UpdatingSteps(written);  // of the last one that counts
     for (const Version version : steps.value_or(std::vector<Version>())) {
-      const bool is_too_many = kept >= run_.checkpoint.keep;
-      if (version >= written || (is_too_many && run_.checkpoint.keeps_for_good(version.value()))) continue;
-      if (!CheckComplete(directory_.FolderOf(version)).ok()) continue;
-      ++kept;
-      if (is_too_many) too_many.push_back(version);
+      const bool for_good = run_.checkpoint.keeps_for_good(version.value());
+      if (version >= written.version || (for_good && kept >= run_.checkpoint.keep)) continue;
+      const std::string folder = directory_.FolderOf(version);
+      const absl::StatusOr<Manifest> manifest = ReadManifest(folder);
+      if (!manifest.ok() || !CheckSizes(folder, *manifest).ok()) continue;
+      const int64_t updates = UpdatingSteps(manifest->state);
+      if (updates != counted_updates && kept < run_.checkpoint.keep) {
+        ++kept;
+        counted_updates = updates;
+      } else if (!for_good) {
+        too_many.push_back(version);
+      }
     }
     return too_many;
   }

@@ -51,8 +51,9 @@ struct Fixture {
   std::unique_ptr<Store> StoreAt(int64_t step) const {
     return FilledStore(model, run, Version(step), static_cast<uint64_t>(step));
   }
-  std::string WriteAt(Checkpointer& checkpointer, int64_t step) const {
-    return checkpointer.Write(*StoreAt(step), StateAt(step), {AllBlobs(model), [](BlobId) {}}).value();
+  std::string WriteAt(Checkpointer& checkpointer, int64_t step) const { return Write(checkpointer, StateAt(step)); }
+  std::string Write(Checkpointer& checkpointer, const RunState& state) const {
+    return checkpointer.Write(*StoreAt(state.version.value()), state, {AllBlobs(model), [](BlobId) {}}).value();
   }
   std::string FolderOf(int64_t step) const { return absl::StrCat(directory, "/step-0000000", step); }
   absl::StatusOr<RunState> Load() const {
@@ -341,6 +342,24 @@ TEST(CheckpointerTest, TheMultiplesOfKeepEveryStepsStayForGood) {
   for (const int64_t step : {2, 4, 6, 8, 10, 12, 14}) f.WriteAt(*checkpointer, step);
   EXPECT_EQ(Names(f.directory),
             (std::vector<std::string>{"latest", "step-00000004", "step-00000008", "step-00000012", "step-00000014"}));
+}
+
+TEST(CheckpointerTest, OfSeveralBetweenWhichEveryStepWasSkippedTheNewestStaysAndCountsAsOne) {
+  RunConfig run = SmallRun();
+  run.checkpoint = {.every_steps = 2, .keep = 2};
+  const auto names = [&run] {
+    const Fixture f(run);
+    const std::unique_ptr<Checkpointer> checkpointer = f.Open();
+    for (const int64_t step : {2, 4, 6, 8, 10}) {  // all are skipped from the fifth on
+      RunState state = StateAt(step);
+      state.skipped_steps = std::max<int64_t>(0, step - 4);
+      f.Write(*checkpointer, state);
+    }
+    return Names(f.directory);
+  };
+  EXPECT_EQ(names(), (std::vector<std::string>{"latest", "step-00000002", "step-00000010"}));
+  run.checkpoint.keep_every_steps = 6;
+  EXPECT_EQ(names(), (std::vector<std::string>{"latest", "step-00000002", "step-00000006", "step-00000010"}));
 }
 
 TEST(CheckpointerTest, KeepingOneNeverRemovesTheOneJustWritten) {

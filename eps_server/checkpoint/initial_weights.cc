@@ -8,12 +8,12 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "common/base/ids.h"
 #include "common/base/log.h"
 #include "common/base/long_work.h"
+#include "common/base/monotonic_clock.h"
 #include "common/base/status_macros.h"
 #include "common/checkpoint/checkpoint_files.h"
 #include "common/checkpoint/manifest.h"
@@ -101,11 +101,11 @@ absl::Status CheckStepFolder(const std::string& folder, LongWork* work) {
 
 absl::Status LoadHuggingFace(const std::string& folder, const ModelSpec& model, int threads, Store& store,
                              LongWork* work) {
-  const absl::Time begin = absl::Now();
+  const absl::Duration begin = SteadyNow();
   EPS_RETURN_IF_ERROR(CheckStepFolder(folder, work));
   EPS_ASSIGN_OR_RETURN(const std::unique_ptr<ModelFolder> source, ModelFolder::Open(folder, model.config));
   EPS_RETURN_IF_ERROR(CheckShape(folder, source->model().config, model.config));
-  if (work != nullptr) work->Begin(absl::StrCat("reading the weights of ", folder), MasterBytes(model));
+  if (work != nullptr) work->Begin(absl::StrCat("reading the weights of \"", folder, "\""), MasterBytes(model));
   EPS_RETURN_IF_ERROR(FillStore(model, threads, store, work, [&](const Part& part, absl::Span<float> values) {
     if (!source->is_new(*part.tensor)) {
       EPS_RETURN_IF_ERROR(source->ReadPart(*part.tensor, part.first_elem, values));
@@ -121,7 +121,7 @@ absl::Status LoadHuggingFace(const std::string& folder, const ModelSpec& model, 
   }
   LogInfo("weights_loaded", {{"folder", folder},
                              {"tensor_bytes", source->tensor_bytes()},
-                             {"seconds", absl::ToDoubleSeconds(absl::Now() - begin)}});
+                             {"seconds", absl::ToDoubleSeconds(SteadyNow() - begin)}});
   return absl::OkStatus();
 }
 

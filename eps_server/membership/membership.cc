@@ -11,6 +11,7 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/listen_address.h"
+#include "common/base/log.h"
 #include "common/base/state_names.h"
 #include "common/base/status_macros.h"
 #include "common/checkpoint/run_state.h"
@@ -66,6 +67,16 @@ absl::Status CheckWorkerInfo(const WorkerInfo& info) {
   return CheckMetricsAddress(info.metrics_address);
 }
 
+void LogAttached(WorkerId worker, const WorkerInfo& info) {
+  LogInfo("worker_attached", {{"worker", worker.value()},
+                              {"device", info.device_name},
+                              {"device_model", info.device_model},
+                              {"device_cap_bytes", info.device_cap_bytes},
+                              {"host", info.host_name},
+                              {"process", info.process_id},
+                              {"threads", info.threads}});
+}
+
 absl::string_view WorkerStateName(WorkerState state) {
   switch (state) {
     case WorkerState::kAttaching:
@@ -117,16 +128,16 @@ absl::Status Membership::Connect(WorkerId worker, std::shared_ptr<WorkerChannel>
 
 absl::Status Membership::Renew(WorkerId worker, absl::Duration now) { return Find(worker, now).status(); }
 
-absl::Status Membership::Ready(WorkerId worker, WorkerMemory memory, absl::Duration now) {
+absl::StatusOr<bool> Membership::Ready(WorkerId worker, WorkerMemory memory, absl::Duration now) {
   EPS_ASSIGN_OR_RETURN(Worker * found, Find(worker, now));
   if (found->channel == nullptr) {
     return absl::FailedPreconditionError(absl::StrCat("worker_id: ", worker.value(), " has no event stream"));
   }
-  found->ready = true;
+  const bool is_new = !std::exchange(found->ready, true);
   largest_cap_bytes_ = std::max(largest_cap_bytes_, found->status.info.device_cap_bytes);
   found->status.memory = memory;
   if (!found->is_leaving()) found->status.state = WorkerState::kIdle;
-  return absl::OkStatus();
+  return is_new;
 }
 
 absl::Status Membership::RecordPass(WorkerId worker, PassTiming timing, absl::Duration now) {
@@ -136,10 +147,9 @@ absl::Status Membership::RecordPass(WorkerId worker, PassTiming timing, absl::Du
   return absl::OkStatus();
 }
 
-absl::Status Membership::Leave(WorkerId worker, absl::Duration now) {
+absl::StatusOr<bool> Membership::Leave(WorkerId worker, absl::Duration now) {
   EPS_ASSIGN_OR_RETURN(Worker * found, Find(worker, now));
-  found->status.state = WorkerState::kLeaving;
-  return absl::OkStatus();
+  return std::exchange(found->status.state, WorkerState::kLeaving) != WorkerState::kLeaving;
 }
 
 absl::StatusOr<std::vector<WorkerId>> Membership::Drain(absl::Span<const WorkerId> workers) {

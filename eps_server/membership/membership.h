@@ -34,6 +34,9 @@ struct WorkerInfo {
 // Errors: INVALID_ARGUMENT naming the field
 absl::Status CheckWorkerInfo(const WorkerInfo& info);
 
+// The log's line of one that has attached.
+void LogAttached(WorkerId worker, const WorkerInfo& info);
+
 // How many may be attached at once: far more than a run has vnodes for, and a bound on what strangers can make of it.
 inline constexpr size_t kMaxWorkers = 4096;
 
@@ -106,10 +109,11 @@ class Membership {
   absl::Status Connect(WorkerId worker, std::shared_ptr<WorkerChannel> channel, absl::Duration now);
   // Any sign of life. Errors: NOT_FOUND
   absl::Status Renew(WorkerId worker, absl::Duration now);
-  absl::Status Ready(WorkerId worker, WorkerMemory memory, absl::Duration now);
+  // Returns whether it was not ready before.
+  absl::StatusOr<bool> Ready(WorkerId worker, WorkerMemory memory, absl::Duration now);
   absl::Status RecordPass(WorkerId worker, PassTiming timing, absl::Duration now);
-  // It wants to go: it stays until Remove, and is given nothing new.
-  absl::Status Leave(WorkerId worker, absl::Duration now);
+  // It wants to go: it stays until Remove, and is given nothing new. Returns whether it was not leaving before.
+  absl::StatusOr<bool> Leave(WorkerId worker, absl::Duration now);
 
   // The same of several, whom somebody else wants to go: all, or none if it fails.
   // Returns those that were not leaving before.

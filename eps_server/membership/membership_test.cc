@@ -87,6 +87,20 @@ TEST(MembershipTest, WhoIsAboutToLeaveIsGivenNothingAndListedAsThatUntilItIsGone
   EXPECT_EQ(members.List(At(5)).front().state, WorkerState::kLost) << "it went before it was let go";
 }
 
+TEST(MembershipTest, WhoSaysTheSameAgainIsNothingNew) {
+  Membership members(absl::Seconds(10));
+  const WorkerId id = *members.Attach(Cpu(), At(0));
+  EXPECT_OK(members.Connect(id, std::make_shared<SilentChannel>(), At(0)));
+  for (const bool is_first : {true, false}) {
+    ASSERT_OK_AND_ASSIGN(const bool is_ready_now, members.Ready(id, {}, At(0)));
+    EXPECT_EQ(is_ready_now, is_first);
+  }
+  for (const bool is_first : {true, false}) {
+    ASSERT_OK_AND_ASSIGN(const bool leaves_now, members.Leave(id, At(0)));
+    EXPECT_EQ(leaves_now, is_first);
+  }
+}
+
 TEST(MembershipTest, WhoIsLetGoCountsForNothingAndIsKnownUntilItIsGone) {
   Membership members(absl::Seconds(10));
   const WorkerId leaving = JoinReady(members, 0), stays = JoinReady(members, 0);

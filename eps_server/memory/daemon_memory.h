@@ -35,6 +35,8 @@ struct DaemonMemory {
   int64_t constant_bytes = kDaemonConstantBytes;
 
   int64_t model_state_bytes() const { return store.total_bytes(); }
+  // What the run has no way around; the rest are bounds, which a run need not reach.
+  int64_t surely_written_bytes() const { return model_state_bytes() + hold_bytes; }
   int64_t total_bytes() const {
     return model_state_bytes() + contribution_window_bytes + hold_bytes + capture_bytes + checkpoint_bytes +
            constant_bytes;

@@ -75,7 +75,7 @@ class UpdateEngine {
     int64_t skipped_steps = 0;  // before first_step
     // By blob, those before first_step; empty: each had one in every step that was not skipped.
     std::vector<int64_t> updates;
-    double last_norm = 0;  // of the step before first_step, for LAGGED
+    double last_norm = 0;  // of the step before first_step, for LAGGED; -1: it has none
     LossScale loss_scale;  // of first_step
     // Version `version` of `blob` is made; the callee publishes it.
     std::function<void(BlobId, Version)> on_blob_made;

@@ -9,6 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
+#include "eps_server/optimizer/divergence.h"
 #include "eps_server/optimizer/moment_rounding.h"
 #include "eps_server/optimizer/nonfinite_gradient.h"
 #include "eps_server/optimizer/schedule.h"
@@ -109,7 +110,8 @@ void UpdateEngineBase::BeginStep(StepId step) {
   blobs_made_ = 0;
   step_held_seconds_ = 0;
   blobs_.assign(model_.blobs.size(), {});
-  const bool is_lagged = run_.optimizer.clip == ClipMode::kLagged && step.value() > 0;
+  // A step that was skipped has no norm: the run had another mode then.
+  const bool is_lagged = run_.optimizer.clip == ClipMode::kLagged && step.value() > 0 && last_norm_ >= 0;
   const double scale = is_lagged ? ClipScale(run_.optimizer, last_norm_) : 1;
   const std::vector<bool> dropped = DroppedBlobs(model_, drop_.DroppedIn(step));
   for (const BlobSpec& blob : model_.blobs) {
@@ -344,9 +346,8 @@ void UpdateEngineBase::Fail(absl::Status why) {
 
 void UpdateEngineBase::FailNonFinite(StepId step, BlobId blob, int64_t chunk, const ChunkGradient& gradient) {
   if (stopped_) return;  // describing reads the gradient once more
-  Fail(absl::OutOfRangeError(absl::StrCat("step ", step.value(), ": the gradient of ",
-                                          DescribeNonFinite(model_.blob(blob), chunk, gradient),
-                                          " is not finite; lower optimizer.schedule.peak, or warm up longer")));
+  Fail(DivergedError(
+      step, absl::StrCat("the gradient of ", DescribeNonFinite(model_.blob(blob), chunk, gradient), " is not finite")));
 }
 
 }  // namespace eps::server

@@ -8,8 +8,8 @@
 
 namespace eps::server {
 
-// failure.json of a run that has failed, for `why`, with `steps` committed.
-std::string FailureJson(int64_t steps, absl::string_view why);
+// failure.json of a run that has failed, for `why`, with `steps` committed; diverged: HasDiverged.
+std::string FailureJson(int64_t steps, absl::string_view why, bool diverged);
 
 }  // namespace eps::server
 

@@ -35,7 +35,7 @@ std::string EvaluationLine(const EvaluationReport& report) {
   nlohmann::ordered_json line;
   line["step"] = report.version.value();
   line["loss"] = report.loss;  // not a number: null
-  line["perplexity"] = std::exp(report.loss);
+  if (!report.is_of_classes) line["perplexity"] = std::exp(report.loss);
   line["accuracy"] = report.accuracy;
   line["tokens"] = report.tokens;
   line["seconds"] = report.seconds;

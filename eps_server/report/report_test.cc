@@ -98,6 +98,10 @@ TEST(MetricsLogTest, EvaluationsHaveAFileOfTheirOwnAndThatOfTheResumedVersionGoe
   EXPECT_THAT(StepsIn(steps), ElementsAre(0, 1));
 }
 
+TEST(MetricsLogTest, OfClassesThereIsNoPerplexity) {
+  EXPECT_FALSE(nlohmann::json::parse(EvaluationLine({.loss = 1, .is_of_classes = true})).contains("perplexity"));
+}
+
 TEST(MetricsLogTest, ARunWithoutEvaluationsHasNoFileOfThem) {
   TempDir dir;
   const std::string path = dir.File("evaluations.jsonl");
@@ -143,6 +147,7 @@ TEST(SummaryTest, HasEveryFieldOfTheContract) {
   RunStatus status;
   status.step = 2;
   status.tokens = 100;
+  status.counted = "samples";
   status.seconds = 3;
   status.device_peak_bytes = 9;
   status.device_models = {"cpu A", "cpu B"};
@@ -157,6 +162,7 @@ TEST(SummaryTest, HasEveryFieldOfTheContract) {
   EXPECT_EQ(summary["steps"], 2);
   EXPECT_EQ(summary["seconds"], 5.0);
   EXPECT_EQ(summary["tokens_per_second"], 20.0);
+  EXPECT_EQ(summary["counted"], "samples");
   EXPECT_EQ(summary["model_flops_per_second"], 20 * 1e11);  // as many a token as in this sitting
   EXPECT_TRUE(nlohmann::json::parse(SummaryJson(RunStatus(), {}, 2))["model_flops_per_second"].is_null());
   EXPECT_EQ(summary["loss_first"], 5.0);
@@ -172,8 +178,10 @@ TEST(SummaryTest, HasEveryFieldOfTheContract) {
 }
 
 TEST(FailureTest, SaysAfterHowManyStepsAndWhyWhateverBytesThatHas) {
-  const auto failure = nlohmann::json::parse(FailureJson(7, "cannot write \"a\xff\": full"));
-  EXPECT_EQ(failure, nlohmann::json::parse(R"({"step": 7, "failure": "cannot write \"a\uFFFD\": full"})"));
+  const auto failure = nlohmann::json::parse(FailureJson(7, "cannot write \"a\xff\": full", /*diverged=*/false));
+  EXPECT_EQ(failure,
+            nlohmann::json::parse(R"({"step": 7, "failure": "cannot write \"a\uFFFD\": full", "diverged": false})"));
+  EXPECT_EQ(nlohmann::json::parse(FailureJson(7, "step 7", /*diverged=*/true))["diverged"], true);
 }
 
 TEST(SummaryTest, AStepThatCountsNothingHasNoLossButTheRunHas) {

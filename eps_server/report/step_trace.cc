@@ -20,7 +20,7 @@ StepTrace::StepTrace(TraceLog* log) : log_(*log), track_(log->AddTrack("steps"))
 
 void StepTrace::OnCommit(const StepReport& report) {
   Add(absl::StrCat("step ", report.step.value()), report.seconds,
-      absl::StrFormat("loss %.6g, %.0f tokens/s", report.loss, report.tokens_per_second));
+      absl::StrFormat("loss %.6g, %.0f counted tokens/s", report.loss, report.tokens_per_second));
   log_.Flush();
 }
 

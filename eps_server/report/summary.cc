@@ -13,6 +13,7 @@ std::string SummaryJson(const RunStatus& status, const std::vector<double>& loss
   summary["steps_planned"] = status.steps;
   summary["skipped_steps"] = status.skipped_steps;
   summary["tokens"] = status.tokens;
+  summary["counted"] = status.counted;
   summary["seconds"] = seconds;
   summary["tokens_per_second"] = seconds > 0 ? static_cast<double>(status.tokens) / seconds : 0.0;
   // What a counted token took in this sitting, as every sitting's: both rates are over all of them.

@@ -132,7 +132,7 @@ void TensorboardLog::OnCommit(const StepReport& report) {
 void TensorboardLog::OnEvaluation(const EvaluationReport& report) {
   Event event = NewEvent(report.version.value());
   Add(event, "evaluation/loss", report.loss);
-  Add(event, "evaluation/perplexity", std::exp(report.loss));
+  if (!report.is_of_classes) Add(event, "evaluation/perplexity", std::exp(report.loss));
   Add(event, "evaluation/accuracy", report.accuracy);
   file_->Append(RecordOf(event));
 }

@@ -82,11 +82,12 @@ TEST(TensorboardLogTest, TellsEachStepAndEvaluationAsItHappens) {
   StepReport skipped = DrawnReport(1);
   skipped.gradient_norm = -1;
   log->OnCommit(skipped);
+  log->OnEvaluation({.version = Version(2), .loss = 1, .is_of_classes = true});
   log.reset();
   const std::vector<std::string> files = EventFilesIn(folder);
   ASSERT_THAT(files, SizeIs(1));
   const std::vector<Event> events = EventsIn(files[0]);
-  ASSERT_THAT(events, SizeIs(5));
+  ASSERT_THAT(events, SizeIs(6));
   EXPECT_EQ(events[0].file_version(), "brain.Event:2");
   EXPECT_EQ(events[1].session_log().status(), tensorboard::SessionLog::START);
   EXPECT_EQ(events[2].step(), 0);
@@ -98,7 +99,9 @@ TEST(TensorboardLogTest, TellsEachStepAndEvaluationAsItHappens) {
   EXPECT_THAT(step, Contains(Pair("waits/pull", 0.25f)));
   EXPECT_EQ(events[3].step(), 1);
   EXPECT_THAT(ScalarsOf(events[3]), Contains(Pair("evaluation/accuracy", 0.5f)));
+  EXPECT_THAT(ScalarsOf(events[3]), Contains(Pair("evaluation/perplexity", FloatEq(std::exp(1.0f)))));
   EXPECT_TRUE(std::isnan(ScalarsOf(events[4]).at("train/gradient_norm")));
+  EXPECT_EQ(ScalarsOf(events[5]).count("evaluation/perplexity"), 0u);
 }
 
 TEST(TensorboardLogTest, AResumeBeginsAFileThatVoidsWhatIsBeyondTheCheckpoint) {

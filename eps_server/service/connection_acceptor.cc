@@ -1,5 +1,6 @@
 #include "eps_server/service/connection_acceptor.h"
 
+#include <arpa/inet.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
@@ -9,8 +10,11 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cstring>
+#include <iterator>
+#include <optional>
 #include <utility>
 
 #include "absl/status/status.h"
@@ -19,6 +23,8 @@
 #include "common/base/host.h"
 #include "common/base/listen_address.h"
 #include "common/base/log.h"
+#include "common/base/log_limit.h"
+#include "common/base/monotonic_clock.h"
 #include "common/base/status_macros.h"
 
 namespace eps::server {
@@ -31,19 +37,29 @@ void SetOption(int fd, int level, int name, int value) { setsockopt(fd, level, n
 
 }  // namespace
 
+std::string CountedAs(const std::string& host) {
+  in6_addr address = {};
+  if (IsLoopbackHost(host) || inet_pton(AF_INET6, host.c_str(), &address) != 1) return host;
+  std::fill(std::begin(address.s6_addr) + 8, std::end(address.s6_addr), 0);
+  std::array<char, INET6_ADDRSTRLEN> network = {};
+  inet_ntop(AF_INET6, &address, network.data(), network.size());
+  return absl::StrCat(network.data(), "/64");
+}
+
 absl::StatusOr<std::unique_ptr<ConnectionAcceptor>> ConnectionAcceptor::Listen(const ListenAddress& address,
                                                                                int max_connections) {
-  const auto failed = [&address] {
-    return absl::UnavailableError(absl::StrCat("cannot listen on ", address.ToString(), ": ", std::strerror(errno)));
+  const auto why = [&address] {
+    return absl::StrCat("cannot listen on ", address.ToString(), ": ", std::strerror(errno));
   };
   const SocketAddress where = ToSocketAddress(address);
   FileDescriptor listener(socket(where.storage.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   FileDescriptor wake(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-  if (!listener.is_open() || !wake.is_open()) return failed();
+  if (!listener.is_open() || !wake.is_open()) return absl::UnavailableError(why());
   // Connections of a daemon that just ended do not count; a second daemon on the port is still an error.
   SetOption(listener.get(), SOL_SOCKET, SO_REUSEADDR, 1);
-  if (bind(listener.get(), where.get(), where.num_bytes) != 0) return failed();
-  if (listen(listener.get(), SOMAXCONN) != 0) return failed();
+  if (bind(listener.get(), where.get(), where.num_bytes) != 0 || listen(listener.get(), SOMAXCONN) != 0) {
+    return absl::FailedPreconditionError(why());  // by the address that was given
+  }
   EPS_ASSIGN_OR_RETURN(const ListenAddress bound, BoundAddress(listener.get()));
   return std::unique_ptr<ConnectionAcceptor>(
       new ConnectionAcceptor(std::move(listener), std::move(wake), bound.port, max_connections));
@@ -95,12 +111,13 @@ void ConnectionAcceptor::Accept() {
     return;
   }
   const std::string host = FromSocketAddress(peer).host;
-  if (!HasRoom(host)) return Refuse(host);
+  std::string counted_as = CountedAs(host);
+  if (!HasRoom(counted_as)) return Refuse(host);
   struct stat info = {};
   if (fstat(accepted.get(), &info) != 0) return;
   SetOption(accepted.get(), IPPROTO_TCP, TCP_NODELAY, 1);
   const int fd = accepted.Release();
-  connections_.push_back({.fd = fd, .inode = info.st_ino, .host = host});
+  connections_.push_back({.fd = fd, .inode = info.st_ino, .counted_as = std::move(counted_as)});
   Target::NewConnectionParameters parameters;
   parameters.listener_fd = listener_.get();
   parameters.fd = fd;
@@ -108,11 +125,11 @@ void ConnectionAcceptor::Accept() {
   target_->HandleNewConnection(&parameters);
 }
 
-bool ConnectionAcceptor::HasRoom(const std::string& host) {
-  const size_t most = IsLoopbackHost(host) ? max_connections_ : (max_connections_ + 1) / 2;
+bool ConnectionAcceptor::HasRoom(const std::string& counted_as) {
+  const size_t most = IsLoopbackHost(counted_as) ? max_connections_ : (max_connections_ + 1) / 2;
   const auto has_room = [&] {
     const auto held = std::count_if(connections_.begin(), connections_.end(),
-                                    [&host](const Connection& each) { return each.host == host; });
+                                    [&](const Connection& each) { return each.counted_as == counted_as; });
     return connections_.size() < max_connections_ && static_cast<size_t>(held) < most;
   };
   if (has_room()) return true;
@@ -130,14 +147,12 @@ void ConnectionAcceptor::ForgetClosed() {
 }
 
 void ConnectionAcceptor::Refuse(const std::string& host) {
-  const int64_t refused = ++refused_;
-  const int64_t now = absl::ToUnixSeconds(absl::Now());
-  if (now == last_logged_) return;  // one line a second at most
-  last_logged_ = now;
+  const std::optional<int64_t> refused = refused_.Count(SteadyNow());
+  if (!refused.has_value()) return;
   LogWarning("connection_refused", {{"host", host},
                                     {"open", connections_.size()},
                                     {"max_connections", max_connections_},
-                                    {"refused_so_far", refused}});
+                                    {"refused_so_far", *refused}});
 }
 
 }  // namespace eps::server

@@ -3,7 +3,6 @@
 
 #include <sys/types.h>
 
-#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -14,16 +13,21 @@
 #include "absl/status/statusor.h"
 #include "common/base/file_util.h"
 #include "common/base/listen_address.h"
+#include "common/base/log_limit.h"
 #include "common/base/mutex.h"
 #include "grpcpp/server_builder.h"
 
 namespace eps::server {
 
+// As whose the connections of `host`, an address, are counted. A machine may have every IPv6 address of a network of 64 bits:
+// they count as one, "2001:db8::/64". Workers that share one are half of the connections by default (kConnectionsPerWorker).
+std::string CountedAs(const std::string& host);
+
 // Accepts connections for a gRPC server, and no more of them than the limit: gRPC 1.51 has none of its own, and would
 // take connections until the process has no descriptors left. One too many is closed at once.
 //
 // A host may hold at most half of the places, so that one cannot shut out the others; hosts of loopback, which are all
-// the same machine, may hold all.
+// the same machine, may hold all, whosever processes they are.
 //
 // Threads: one of its own, from the first HandOverTo to Stop
 class ConnectionAcceptor {
@@ -31,7 +35,8 @@ class ConnectionAcceptor {
   using Target = grpc::experimental::ExternalConnectionAcceptor;
 
   // Listens. Connections wait in the system's queue until HandOverTo.
-  // Errors: UNAVAILABLE naming the address and the system's reason
+  // Errors: FAILED_PRECONDITION naming the address and why it cannot be had: it is taken, not this host's, or needs rights ·
+  //         UNAVAILABLE the system's
   static absl::StatusOr<std::unique_ptr<ConnectionAcceptor>> Listen(const ListenAddress& address, int max_connections);
   ~ConnectionAcceptor();
 
@@ -42,7 +47,7 @@ class ConnectionAcceptor {
   // Accepts no more. Those that were handed over are gRPC's.
   void Stop();
 
-  int64_t refused() const { return refused_; }  // so far
+  int64_t refused() const { return refused_.so_far(); }
 
  private:
   // A connection that gRPC owns. It is open as long as its descriptor is still the same socket: gRPC says nothing when
@@ -50,14 +55,14 @@ class ConnectionAcceptor {
   struct Connection {
     int fd = -1;
     ino_t inode = 0;
-    std::string host;
+    std::string counted_as;
   };
 
   ConnectionAcceptor(FileDescriptor listener, FileDescriptor wake, int port, int max_connections);
   void Run();
   void Accept();
-  // Whether one more of `host` may come in.
-  bool HasRoom(const std::string& host);
+  // Whether one more of those may come in.
+  bool HasRoom(const std::string& counted_as);
   void ForgetClosed();
   void Refuse(const std::string& host);
 
@@ -71,8 +76,7 @@ class ConnectionAcceptor {
   std::unique_ptr<Target> target_ ABSL_GUARDED_BY(mu_);
 
   std::vector<Connection> connections_;  // of the thread
-  int64_t last_logged_ = 0;              // seconds; of the thread
-  std::atomic<int64_t> refused_ = 0;     // atomic, because anyone may ask
+  LogLimit refused_;
 
   std::thread thread_;
 };

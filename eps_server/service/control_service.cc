@@ -52,7 +52,7 @@ class ControlService final : public proto::Control::CallbackService {
       FillStatus(options_.coordinator->Status(), *reply);
     } else {
       RunStatus status = options_.serving_status;
-      status.workers = options_.serving->Workers();
+      options_.serving->FillWorkers(status);
       FillStatus(status, *reply);
       reply->set_state(run_state::kServing);
     }

@@ -42,7 +42,7 @@ struct RpcServerOptions {
 class RpcServer {
  public:
   // `max_message_bytes`: of anything that is received or sent, on either plane; what carries a run may be kRunMessageBytes.
-  // Errors: UNAVAILABLE naming the address: it cannot be listened on
+  // Errors: FAILED_PRECONDITION naming the address: it cannot be listened on · UNAVAILABLE the system's
   static absl::StatusOr<std::unique_ptr<RpcServer>> Start(const ListenAddress& address,
                                                           std::vector<std::unique_ptr<grpc::Service>> services,
                                                           int max_message_bytes, RpcServerOptions options = {});

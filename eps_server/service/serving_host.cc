@@ -5,6 +5,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "common/base/log.h"
 #include "common/base/status_macros.h"
 
 namespace eps::server {
@@ -72,15 +74,19 @@ void ServingHost::CancelText(int64_t text_id) {
 
 absl::StatusOr<WorkerId> ServingHost::Attach(WorkerInfo info) {
   EPS_RETURN_IF_ERROR(CheckWorkerInfo(info));
-  MutexLock lock(mu_);
-  if (workers_.size() >= kMaxWorkers) {
-    return absl::UnavailableError(absl::StrCat(workers_.size(), " workers are attached, and no more can be"));
+  WorkerId id;
+  {
+    MutexLock lock(mu_);
+    if (workers_.size() >= kMaxWorkers) {
+      return absl::UnavailableError(absl::StrCat(workers_.size(), " workers are attached, and no more can be"));
+    }
+    id = WorkerId(++last_worker_);
+    Worker& worker = workers_[id.value()];
+    worker.status.id = id;
+    worker.status.info = info;
+    worker.deadline = clock_() + lease();
   }
-  const WorkerId id(++last_worker_);
-  Worker& worker = workers_[id.value()];
-  worker.status.id = id;
-  worker.status.info = std::move(info);
-  worker.deadline = clock_() + lease();
+  LogAttached(id, info);
   return id;
 }
 
@@ -215,15 +221,29 @@ absl::Status ServingHost::Leave(WorkerId worker) {
   return absl::OkStatus();
 }
 
-void ServingHost::Disconnect(WorkerId worker, absl::Status) {
+void ServingHost::Disconnect(WorkerId worker, absl::Status why) {
   std::vector<Sending> sendings;
+  int texts_to_move = 0;
+  bool is_lost = false;
   {
     MutexLock lock(mu_);
-    workers_.erase(worker.value());
+    const auto gone = workers_.find(worker.value());
+    if (gone == workers_.end()) return;  // it has left, or its lease ran out
+    texts_to_move = gone->second.requests;
+    workers_.erase(gone);
+    is_lost = !finishes_;
+    num_lost_ += is_lost ? 1 : 0;
     for (auto& [id, text] : texts_) {
       if (text.worker == worker) text.worker = WorkerId();
     }
     sendings = Distribute();
+  }
+  if (is_lost) {
+    LogWarning("worker_lost", {{"worker", worker.value()},
+                               {"texts_to_move", texts_to_move},
+                               {"why", why.ok() ? absl::string_view("it left") : why.message()}});
+  } else {
+    LogInfo("worker_left", {{"worker", worker.value()}});
   }
   Send(sendings);
 }
@@ -242,6 +262,7 @@ std::vector<ServingHost::Sending> ServingHost::Distribute() {
     text.worker = least->status.id;
     const int64_t num_tokens = std::min<int64_t>(static_cast<int64_t>(text.tokens.size()), context_);
     sendings.push_back({.channel = least->channel,
+                        .worker = least->status.id,
                         .text_id = id,
                         .tokens = std::vector<int32_t>(text.tokens.end() - num_tokens, text.tokens.end())});
   }
@@ -251,7 +272,7 @@ std::vector<ServingHost::Sending> ServingHost::Distribute() {
       ++it;
       continue;
     }
-    sendings.push_back({.channel = worker.channel, .is_finish = true});
+    sendings.push_back({.channel = worker.channel, .worker = worker.status.id, .is_finish = true});
     it = workers_.erase(it);
   }
   return sendings;
@@ -260,6 +281,7 @@ std::vector<ServingHost::Sending> ServingHost::Distribute() {
 void ServingHost::Send(const std::vector<Sending>& sendings) {
   for (const Sending& sending : sendings) {
     if (sending.is_finish) {
+      LogInfo("worker_left", {{"worker", sending.worker.value()}});
       sending.channel->SendFinish(true, "it asked to leave");
     } else {
       sending.channel->SendInfer(sending.text_id, sending.tokens);
@@ -269,6 +291,19 @@ void ServingHost::Send(const std::vector<Sending>& sendings) {
 
 std::vector<WorkerStatus> ServingHost::Workers() const {
   MutexLock lock(mu_);
+  return List();
+}
+
+void ServingHost::FillWorkers(RunStatus& status) const {
+  MutexLock lock(mu_);
+  status.workers = List();
+  status.lease_seconds = absl::ToDoubleSeconds(lease());
+  status.counts.workers_attached = last_worker_;
+  status.counts.workers_lost = num_lost_;
+}
+
+std::vector<WorkerStatus> ServingHost::List() const {
+  const absl::Duration now = clock_();
   std::vector<WorkerStatus> statuses;
   for (const auto& [id, worker] : workers_) {
     WorkerStatus status = worker.status;
@@ -276,6 +311,7 @@ std::vector<WorkerStatus> ServingHost::Workers() const {
                    : !worker.ready       ? WorkerState::kAttaching
                    : worker.requests > 0 ? WorkerState::kRunning
                                          : WorkerState::kIdle;
+    status.silent_for = now - (worker.deadline - lease());
     statuses.push_back(std::move(status));
   }
   return statuses;
@@ -285,6 +321,7 @@ void ServingHost::Finish() {
   std::vector<std::shared_ptr<EventChannel>> channels;
   {
     MutexLock lock(mu_);
+    finishes_ = true;
     for (const auto& [id, worker] : workers_) {
       if (worker.channel != nullptr) channels.push_back(worker.channel);
     }

@@ -20,6 +20,7 @@
 #include "eps_server/membership/membership.h"
 #include "eps_server/service/sampler.h"
 #include "eps_server/service/worker_host.h"
+#include "eps_server/step/run_status.h"
 
 namespace eps::server {
 
@@ -89,6 +90,8 @@ class ServingHost final : public WorkerHost {
   void EndExpired();
 
   std::vector<WorkerStatus> Workers() const;
+  // What a run's status says of workers: those that are there, how many came and were lost, the lease.
+  void FillWorkers(RunStatus& status) const;
   // Tells every worker that it is not needed any more.
   void Finish();
 
@@ -112,6 +115,7 @@ class ServingHost final : public WorkerHost {
   };
   struct Sending {  // what to send when the lock is gone
     std::shared_ptr<EventChannel> channel;
+    WorkerId worker;
     bool is_finish = false;  // else the request of a text
     int64_t text_id = 0;
     std::vector<int32_t> tokens;
@@ -123,6 +127,7 @@ class ServingHost final : public WorkerHost {
   // Gives every text that nobody works on to a ready worker, and lets those go that want to and have none.
   std::vector<Sending> Distribute() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   static void Send(const std::vector<Sending>& sendings);
+  std::vector<WorkerStatus> List() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void EndExpiredLeases();
   void EndExpiredTexts();
 
@@ -134,7 +139,9 @@ class ServingHost final : public WorkerHost {
   mutable Mutex mu_;
   std::map<int64_t, Worker> workers_ ABSL_GUARDED_BY(mu_);
   std::map<int64_t, TextState> texts_ ABSL_GUARDED_BY(mu_);  // the id is also the id of its one request
-  int64_t last_worker_ ABSL_GUARDED_BY(mu_) = 0;
+  int64_t last_worker_ ABSL_GUARDED_BY(mu_) = 0;  // and how many attached
+  int64_t num_lost_ ABSL_GUARDED_BY(mu_) = 0;
+  bool finishes_ ABSL_GUARDED_BY(mu_) = false;  // every worker was told to end, and nobody misses it
   int64_t last_text_ ABSL_GUARDED_BY(mu_) = 0;
   absl::Duration last_manned_ ABSL_GUARDED_BY(mu_) = absl::ZeroDuration();  // when a worker was last seen attached
 };

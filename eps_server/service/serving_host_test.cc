@@ -8,6 +8,7 @@
 #include "absl/status/status.h"
 #include "common/spec/run_config.h"
 #include "common/testing/status_matchers.h"
+#include "eps_server/step/run_status.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -16,6 +17,7 @@ namespace {
 
 using absl::StatusCode;
 using testing::ElementsAre;
+using testing::HasSubstr;
 
 class FakeChannel final : public EventChannel {
  public:
@@ -192,6 +194,50 @@ TEST_F(ServingHostTest, AWorkerThatAttachesAndNeverConnectsIsForgotten) {
   EXPECT_TRUE(host_->Workers().empty());
 }
 
+TEST_F(ServingHostTest, ItsStatusSaysHowLongAWorkerHasBeenSilentAndHowManyCameAndWereLost) {
+  const auto [worker, channel] = AddWorker();
+  ASSERT_OK(Generate({0}, 1));
+  now_ += absl::Seconds(12);
+  RunStatus status;
+  host_->FillWorkers(status);
+  ASSERT_EQ(status.workers.size(), 1u);
+  EXPECT_EQ(status.workers[0].silent_for, absl::Seconds(12));
+  EXPECT_EQ(status.lease_seconds, 30);
+  EXPECT_EQ(status.counts.workers_attached, 1);
+  EXPECT_EQ(status.counts.workers_lost, 0);
+  now_ += host_->lease();
+  testing::internal::CaptureStderr();
+  host_->EndExpired();
+  EXPECT_THAT(testing::internal::GetCapturedStderr(),
+              HasSubstr("WARNING worker_lost worker=1 texts_to_move=1 why=\"the worker's lease has run out\""));
+  host_->Disconnect(worker, channel->closed);  // as its stream ends, too
+  host_->FillWorkers(status);
+  EXPECT_TRUE(status.workers.empty());
+  EXPECT_EQ(status.counts.workers_attached, 1);
+  EXPECT_EQ(status.counts.workers_lost, 1);
+}
+
+TEST_F(ServingHostTest, WhoComesAndGoesIsLoggedAndWhoWasToldToEndIsNotLost) {
+  testing::internal::CaptureStderr();
+  const auto [leaving, leaving_channel] = AddWorker();
+  EXPECT_OK(host_->Leave(leaving));
+  host_->Disconnect(leaving, absl::OkStatus());
+  const auto [broken, broken_channel] = AddWorker();
+  host_->Disconnect(broken, absl::UnavailableError("the worker's connection is broken"));
+  const auto [last, last_channel] = AddWorker();
+  host_->Finish();
+  host_->Disconnect(last, absl::OkStatus());
+  const std::string log = testing::internal::GetCapturedStderr();
+  EXPECT_THAT(log, HasSubstr("INFO worker_attached worker=1 device=cpu device_model=test device_cap_bytes=1"));
+  EXPECT_THAT(log, HasSubstr("INFO worker_left worker=1"));
+  EXPECT_THAT(log, HasSubstr("WARNING worker_lost worker=2 texts_to_move=0 why=\"the worker's connection is broken\""));
+  EXPECT_THAT(log, HasSubstr("INFO worker_left worker=3"));
+  RunStatus status;
+  host_->FillWorkers(status);
+  EXPECT_EQ(status.counts.workers_attached, 3);
+  EXPECT_EQ(status.counts.workers_lost, 1);
+}
+
 TEST_F(ServingHostTest, ATextThatNoWorkerComesForEnds) {
   const auto [worker, channel] = AddWorker();
   ASSERT_OK(Generate({0}, 2));
@@ -226,8 +272,10 @@ TEST_F(ServingHostTest, WhatAWorkerSaysOfItselfIsCheckedAsInTraining) {
               StatusIs(StatusCode::kInvalidArgument, "device_cap_bytes"));
   EXPECT_THAT(host_->Attach({.device_name = std::string(65, 'x'), .device_model = "test", .device_cap_bytes = 1}),
               StatusIs(StatusCode::kInvalidArgument, "device_name"));
+  testing::internal::CaptureStderr();  // a line of the log for each
   for (size_t i = 0; i < kMaxWorkers; ++i)
     ASSERT_OK(host_->Attach({.device_name = "cpu", .device_model = "test", .device_cap_bytes = 1}));
+  testing::internal::GetCapturedStderr();
   EXPECT_THAT(host_->Attach({.device_name = "cpu", .device_model = "test", .device_cap_bytes = 1}),
               StatusIs(StatusCode::kUnavailable));
 }

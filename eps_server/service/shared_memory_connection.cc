@@ -7,9 +7,9 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "common/base/log.h"
+#include "common/base/monotonic_clock.h"
 #include "common/base/status_macros.h"
 #include "common/base/thread.h"
 #include "common/ipc/unix_socket.h"
@@ -61,7 +61,7 @@ void SharedMemoryConnection::Run() {
     // Without the incarnation, here and in the reason: it is what a worker was told behind the doors of gRPC.
     const std::string refusal = EncodeSharedMessage({.kind = SharedMessageKind::kRefused, .refusal = status});
     // A peer that does not take it at once does not get it.
-    if (socket_.is_open()) SendPacket(socket_, refusal, {}, absl::InfinitePast()).IgnoreError();
+    if (socket_.is_open()) SendPacket(socket_, refusal, {}, absl::ZeroDuration()).IgnoreError();
     socket_ = FileDescriptor();  // the peer sees the end now
     LogEnd(status);
     return;
@@ -105,10 +105,10 @@ void SharedMemoryConnection::LogEnd(const absl::Status& why) const {
 absl::StatusOr<SharedMessage> SharedMemoryConnection::ReceiveHello() {
   EPS_RETURN_IF_ERROR(CheckPeerUser(socket_));
   // In short turns, so that a peer that says nothing does not hold up the end of the daemon.
-  const absl::Time deadline = absl::Now() + kHelloTime;
+  const absl::Duration deadline = SteadyNow() + kHelloTime;
   absl::StatusOr<Packet> packet = absl::DeadlineExceededError("");
-  while (absl::IsDeadlineExceeded(packet.status()) && absl::Now() < deadline && !ended()) {
-    packet = ReceivePacket(socket_, kSharedMessageBytes, std::min(deadline, absl::Now() + kTurn));
+  while (absl::IsDeadlineExceeded(packet.status()) && SteadyNow() < deadline && !ended()) {
+    packet = ReceivePacket(socket_, kSharedMessageBytes, std::min(deadline - SteadyNow(), kTurn));
   }
   {
     MutexLock lock(mu_);
@@ -143,7 +143,7 @@ absl::Status SharedMemoryConnection::ShakeHands() {
   const SharedSegment& weights = *options_.store->wire_segment();
   EPS_ASSIGN_OR_RETURN(const FileDescriptor reader, weights.ReadOnlyFile());
   const FileDescriptor& shown = hello.kind == SharedMessageKind::kHelloToPin ? weights.file() : reader;
-  EPS_RETURN_IF_ERROR(SendPacket(socket_, welcome, {shown.get(), inbox_->file().get()}, absl::Now() + kHelloTime));
+  EPS_RETURN_IF_ERROR(SendPacket(socket_, welcome, {shown.get(), inbox_->file().get()}, kHelloTime));
   EPS_ASSIGN_OR_RETURN(channel_, PacketChannel::Create(std::move(socket_), {.max_packet_bytes = kSharedMessageBytes,
                                                                             .max_queued = kMaxQueued}));
   MutexLock lock(mu_);

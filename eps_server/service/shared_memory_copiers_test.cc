@@ -46,7 +46,7 @@ constexpr uint64_t kCopiersIncarnation = 4711;
 constexpr BlobId kTable(0);  // nine chunks, the last one short; of embedding and head
 constexpr int kCopiers = 4;
 
-absl::Time Soon() { return absl::Now() + absl::Seconds(30); }
+constexpr absl::Duration kSoon = absl::Seconds(30);
 
 // Of an element of a contribution to the table.
 uint32_t ValueAt(int use, TreeNode node, int64_t elem) {
@@ -59,7 +59,7 @@ class Peer {
   Peer(const ModelSpec& model, const std::string& path, int64_t inbox_bytes) : blob_(model.blob(kTable)) {
     socket_ = ConnectLocal(path).value();
     Say({.kind = SharedMessageKind::kHello, .step = 1, .offset_bytes = inbox_bytes});
-    auto welcome = ReceivePacket(socket_, 4096, Soon()).value();
+    auto welcome = ReceivePacket(socket_, 4096, kSoon).value();
     inbox_.emplace(SharedSegment::Map(std::move(welcome.files.at(1)), inbox_bytes, SegmentWriter::kReceiver).value());
   }
 
@@ -76,7 +76,7 @@ class Peer {
   // Until all is answered.
   void Run() {
     while (!pending_.empty() || slots_in_use_ > 0) {
-      const auto packet = ReceivePacket(socket_, 4096, Soon());
+      const auto packet = ReceivePacket(socket_, 4096, kSoon);
       ASSERT_THAT(packet, IsOk()) << pending_.size() << " are not answered";
       const auto message = DecodeSharedMessage(packet->bytes);
       ASSERT_THAT(message, IsOk());
@@ -107,7 +107,7 @@ class Peer {
 
   void Say(SharedMessage message) {
     message.incarnation = kCopiersIncarnation;
-    EXPECT_OK(SendPacket(socket_, EncodeSharedMessage(message), {}, Soon()));
+    EXPECT_OK(SendPacket(socket_, EncodeSharedMessage(message), {}, kSoon));
   }
   void SayOffer(Of of, ChunkRange chunks, int64_t offset_bytes, absl::Span<std::byte> memory) {
     const uint32_t number = ++last_number_;
@@ -246,7 +246,7 @@ class SharedMemoryCopiersTest : public testing::Test {
     peer.OfferStaged(1, {0, 2}, model_.blob(kTable).all_chunks());
     peer.Run();
     peer.Offer(0, {0, 2}, model_.blob(kTable).all_chunks());
-    const absl::Time deadline = Soon();
+    const absl::Time deadline = absl::Now() + kSoon;
     while (num_kept() < model_.blob(kTable).num_chunks() && absl::Now() < deadline)
       absl::SleepFor(absl::Milliseconds(1));
   }
@@ -292,7 +292,7 @@ class SharedMemoryCopiersTest : public testing::Test {
   }
   void ExpectAllConsumedOnce() {
     // A connection whose peer is gone ends by itself, a little later.
-    const absl::Time deadline = Soon();
+    const absl::Time deadline = absl::Now() + kSoon;
     while (aggregator_->window_used_bytes() > 0 && absl::Now() < deadline) absl::SleepFor(absl::Milliseconds(1));
     EXPECT_EQ(aggregator_->window_used_bytes(), 0);
     MutexLock lock(mu_);

@@ -66,7 +66,7 @@ class SharedMemoryServerTest : public testing::Test {
   }
 
   FileDescriptor Connect() { return ConnectLocal(server_->path()).value(); }
-  static absl::Time Soon() { return absl::Now() + absl::Seconds(5); }
+  static constexpr absl::Duration kSoon = absl::Seconds(5);
   static SharedMessage Hello() {
     return {
         .kind = SharedMessageKind::kHello, .incarnation = kServerIncarnation, .step = 3, .offset_bytes = kInboxBytes};
@@ -119,10 +119,10 @@ class SharedMemoryServerTest : public testing::Test {
             .offset_bytes = offset_bytes};
   }
   static void Say(const FileDescriptor& socket, const SharedMessage& message) {
-    EXPECT_OK(SendPacket(socket, EncodeSharedMessage(message), {}, Soon()));
+    EXPECT_OK(SendPacket(socket, EncodeSharedMessage(message), {}, kSoon));
   }
   static absl::StatusOr<SharedMessage> Hear(const FileDescriptor& socket) {
-    const auto packet = ReceivePacket(socket, 4096, Soon());
+    const auto packet = ReceivePacket(socket, 4096, kSoon);
     if (!packet.ok()) return packet.status();
     return DecodeSharedMessage(packet->bytes);
   }
@@ -163,7 +163,7 @@ class SharedMemoryServerTest : public testing::Test {
 TEST_F(SharedMemoryServerTest, AWorkerGetsTheWeightsReadOnlyAndAnInboxOfItsOwn) {
   const FileDescriptor socket = Connect();
   Say(socket, Hello());
-  auto packet = ReceivePacket(socket, 4096, Soon());
+  auto packet = ReceivePacket(socket, 4096, kSoon);
   ASSERT_THAT(packet, IsOk());
   ASSERT_EQ(packet->files.size(), 2u);
   const WireLayout layout(model_, Dtype::kBf16, 2);
@@ -200,7 +200,7 @@ TEST_F(SharedMemoryServerTest, AWorkerThatPinsTheWeightsMayMapThemWritable) {
   SharedMessage hello = Hello();
   hello.kind = SharedMessageKind::kHelloToPin;
   Say(socket, hello);
-  auto packet = ReceivePacket(socket, 4096, Soon());
+  auto packet = ReceivePacket(socket, 4096, kSoon);
   ASSERT_THAT(packet, IsOk());
   ASSERT_EQ(packet->files.size(), 2u);
   EXPECT_THAT(SharedSegment::Map(std::move(packet->files[0]), WireLayout(model_, Dtype::kBf16, 2).segment_bytes(),
@@ -282,7 +282,7 @@ TEST_F(SharedMemoryServerTest, AWrongHelloIsRefusedWithItsReason) {
     EXPECT_THAT(LastWord(socket), StatusIs(c.code, c.reason));
   }
   const FileDescriptor socket = Connect();
-  EXPECT_OK(SendPacket(socket, "GET / HTTP/1.1\r\n\r\n", {}, Soon()));
+  EXPECT_OK(SendPacket(socket, "GET / HTTP/1.1\r\n\r\n", {}, kSoon));
   EXPECT_THAT(LastWord(socket), StatusIs(StatusCode::kInvalidArgument, "message: 18 bytes"));
 }
 
@@ -368,14 +368,14 @@ TEST_F(SharedMemoryServerTest, WhatAGonePeerHadReservedIsGivenBack) {
     EXPECT_EQ(admitted->kind, SharedMessageKind::kAdmitted);
     EXPECT_GT(aggregator_->window_used_bytes(), 0);
   }
-  const absl::Time deadline = Soon();
+  const absl::Time deadline = absl::Now() + kSoon;
   while (aggregator_->window_used_bytes() > 0 && absl::Now() < deadline) absl::SleepFor(absl::Milliseconds(1));
   EXPECT_EQ(aggregator_->window_used_bytes(), 0);
 }
 
 TEST_F(SharedMemoryServerTest, WhatAGonePeerWaitedForIsForgotten) {
   const auto waits_become = [&](int64_t want) {
-    const absl::Time deadline = Soon();
+    const absl::Time deadline = absl::Now() + kSoon;
     while (store_->num_waits() != want && absl::Now() < deadline) absl::SleepFor(absl::Milliseconds(1));
     EXPECT_EQ(store_->num_waits(), want);
   };

@@ -27,7 +27,7 @@ absl::StatusOr<std::string> StatusJson(const DaemonIdentity& identity, const Dae
   reply.set_failure(without_folders(reply.failure()));
   reply.set_checkpoint_error(without_folders(reply.checkpoint_error()));
   if (reply.has_start_work()) reply.mutable_start_work()->set_what(without_folders(reply.start_work().what()));
-  reply.set_incarnation(identity.incarnation);
+  reply.set_incarnation(identity.page_incarnation);
   reply.set_run(identity.run);
   google::protobuf::util::JsonPrintOptions options;
   options.always_print_primitive_fields = true;

@@ -9,9 +9,9 @@
 
 namespace eps::server {
 
-// What `eps status --json` says of the same daemon, but for the newest order of `eps resize` and the folders in its texts, as
-// the page asks for no password: StatusReply (proto/control.proto) as JSON, with its field names, on one line. Numbers of 64
-// bits are strings.
+// What `eps status --json` says of the same daemon, but for the newest order of `eps resize` and, as the page asks for no
+// password, the folders in its texts and the incarnation, in whose place another number is: StatusReply (proto/control.proto)
+// as JSON, with its field names, on one line. Numbers of 64 bits are strings.
 // Errors: INTERNAL it cannot be written as JSON
 absl::StatusOr<std::string> StatusJson(const DaemonIdentity& identity, const DaemonView& view);
 

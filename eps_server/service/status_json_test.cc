@@ -12,7 +12,7 @@
 namespace eps::server {
 namespace {
 
-const DaemonIdentity kIdentity = {.incarnation = 77, .folder = "runs/books", .run = "books"};
+const DaemonIdentity kIdentity = {.incarnation = 66, .page_incarnation = 77, .folder = "runs/books", .run = "books"};
 
 nlohmann::json Parse(const DaemonView& view) {
   const absl::StatusOr<std::string> text = StatusJson(kIdentity, view);
@@ -66,6 +66,7 @@ TEST(StatusJsonTest, SaysWhatGoesOnBesideStepsOnlyWhileItDoes) {
   view.status.start_in_seconds = 41;
   view.status.updates_wait_for_norm = true;
   view.status.blobs_summed = 5;
+  view.status.counted = "samples";
   view.status.workers.emplace_back().state = WorkerState::kLeft;
   json = Parse(view);
   EXPECT_EQ(json["evaluating"], nlohmann::json::parse(R"({"step": "40", "share": 0.25, "seconds": 3.5})"));
@@ -75,6 +76,7 @@ TEST(StatusJsonTest, SaysWhatGoesOnBesideStepsOnlyWhileItDoes) {
   EXPECT_EQ(json["start_in_seconds"], 41);
   EXPECT_EQ(json["updates_wait_for_norm"], true);
   EXPECT_EQ(json["blobs_summed"], "5");
+  EXPECT_EQ(json["counted"], "samples");
   EXPECT_EQ(json["workers"][0]["state"], "left");
 }
 
@@ -100,8 +102,8 @@ TEST(StatusJsonTest, SaysNoFolders) {
   EXPECT_EQ(json["failure"], "data.bin: cannot be read, as x");
   EXPECT_EQ(json["checkpoint_error"], "checkpoints/step-60/b\uFFFD.safetensors: Input/output error");
   EXPECT_EQ(json["newest_checkpoint"], "step-00000040");
-  EXPECT_EQ(Parse({.start_work = {.what = "tokenizing /home/ann/books.txt"}})["start_work"]["what"],
-            "tokenizing books.txt");
+  EXPECT_EQ(Parse({.start_work = {.what = "tokenizing \"merger/books.txt\""}})["start_work"]["what"],
+            "tokenizing \"books.txt\"");
 }
 
 TEST(StatusJsonTest, OfOneThatServesOrHasEndedItSaysThat) {

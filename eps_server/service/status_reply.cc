@@ -50,6 +50,7 @@ void FillStatus(const RunStatus& status, proto::StatusReply& reply) {
   reply.set_eta_seconds(status.eta_seconds);
   reply.set_seconds(status.seconds);
   reply.set_tokens(status.tokens);
+  reply.set_counted(status.counted);
   reply.set_model_state_bytes(status.model_state_bytes);
   reply.set_contribution_window_bytes(status.window_bytes);
   reply.set_contribution_window_used_bytes(status.window_used_bytes);

@@ -22,17 +22,19 @@ std::string WithoutFolders(absl::string_view text, absl::string_view folder) {
   const std::string left = folder.empty() ? std::string(text) : absl::StrReplaceAll(text, {{own, ""}});
   std::string result;
   for (size_t i = 0; i < left.size();) {
-    if (left[i] != '/' || (i > 0 && !MayPrecedePath(left[i - 1]))) {
+    const char begin = left[i];
+    if ((begin != '/' && !IsQuote(begin)) || (i > 0 && !MayPrecedePath(left[i - 1]))) {
       result += left[i++];
       continue;
     }
-    const char quote = i > 0 && IsQuote(left[i - 1]) ? left[i - 1] : '\0';
-    const auto is_end = [&](char letter) { return quote != '\0' ? letter == quote : IsSpace(letter); };
+    const auto is_end = [begin](char letter) { return IsQuote(begin) ? letter == begin : IsSpace(letter); };
+    if (IsQuote(begin)) result += left[i++];
     size_t name = i;
     for (; i < left.size() && !is_end(left[i]); ++i) {
       if (left[i] == '/') name = i + 1;
     }
     result.append(left, name, i - name);
+    if (i < left.size()) result += left[i++];  // what ends it begins nothing
   }
   return result;
 }

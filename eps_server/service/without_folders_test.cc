@@ -14,6 +14,16 @@ TEST(WithoutFoldersTest, OfAPathTheLastPartStays) {
   EXPECT_EQ(WithoutFolders("/data/", ""), "");
 }
 
+TEST(WithoutFoldersTest, WhatIsQuotedIsAPathWhereverItBegins) {
+  EXPECT_EQ(WithoutFolders("cannot write \"secret/a merger/d.jsonl\": Not a directory", "runs/books"),
+            "cannot write \"d.jsonl\": Not a directory");
+  EXPECT_EQ(WithoutFolders("\"../a/b\" and 'c/d e/f', \"g\" or \"\", and/or \"h/i\"", ""),
+            "\"b\" and 'f', \"g\" or \"\", and/or \"i\"");
+  EXPECT_EQ(WithoutFolders("\"runs/books/checkpoints/step-7\"", "runs/books"), "\"step-7\"");
+  EXPECT_EQ(WithoutFolders("the workers' 12 tokens/s aren't read/written", ""),
+            "the workers' 12 tokens/s aren't read/written");
+}
+
 TEST(WithoutFoldersTest, TheRunsOwnFolderGoesHoweverItWasGiven) {
   EXPECT_EQ(WithoutFolders("my runs/books/checkpoints/step-7: gone", "my runs/books"), "checkpoints/step-7: gone");
   EXPECT_EQ(WithoutFolders("/data/books/checkpoints/step-7: gone", "/data/books"), "checkpoints/step-7: gone");

@@ -11,7 +11,7 @@ const byId = (id) => document.getElementById(id);
 export function makeCharts() {
   return {
     loss: new ChartPanel(byId("loss-chart"), "Loss by step", "There is no finite loss yet."),
-    rate: new ChartPanel(byId("rate-chart"), "Tokens/s by step", "No step has ended since this page was opened."),
+    rate: new ChartPanel(byId("rate-chart"), "Speed by step", "No step has ended since this page was opened."),
   };
 }
 

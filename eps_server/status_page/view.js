@@ -138,6 +138,11 @@ function startView(work) {
   };
 }
 
+// "tokens", "counted tokens" or "samples".
+function countedOf(status) {
+  return textOf(status.counted) || "tokens";
+}
+
 function figures(status) {
   const hasStep = numberOf(status.step) > 0;
   const ifStep = (text) => (hasStep ? text : UNKNOWN);
@@ -148,14 +153,14 @@ function figures(status) {
     { label: "loss", value: ifStep(formatLoss(status.loss)), note: "nats", severity: lossSeverity },
     { label: "gradient norm", ...gradientNorm(status), note: "before clipping" },
     { label: "learning rate", value: learningRate(status) },
-    { label: "tokens/s", value: positive(status.tokens_per_second, formatCount), note: "over the last steps" },
+    { label: `${countedOf(status)}/s`, value: positive(status.tokens_per_second, formatCount), note: "over the last steps" },
     {
       label: "model FLOP/s",
       value: positive(status.model_flops_per_second, (rate) => formatSi(rate, "FLOP/s")),
       note: "without recomputing",
     },
     { label: "last step", value: positive(status.last_step_seconds, formatSeconds), note: ago },
-    ...evaluationFigures(status.evaluation),
+    ...evaluationFigures(status),
   ];
   const scale = numberOf(status.loss_scale, 1);
   const isScaled = scale !== 1 && scale !== 0;
@@ -177,14 +182,15 @@ function learningRate(status) {
   return rate >= 0 && numberOf(status.step) > 0 ? formatSignificant(rate, 3) : UNKNOWN;
 }
 
-function evaluationFigures(evaluation) {
+function evaluationFigures(status) {
+  const evaluation = status.evaluation;
   if (!evaluation) return [];
   const severity = Number.isFinite(numberOf(evaluation.loss, NaN)) ? "good" : "bad";
   const after = `after step ${formatCount(evaluation.step)}`;
-  const tokens = `of ${formatSi(evaluation.tokens)} tokens`;
+  const counted = `of ${formatSi(evaluation.tokens)} ${countedOf(status)}`;
   return [
     { label: "evaluation loss", value: formatLoss(evaluation.loss), note: after, severity },
-    { label: "accuracy", value: formatSignificant(evaluation.accuracy, 4), note: tokens },
+    { label: "accuracy", value: formatSignificant(evaluation.accuracy, 4), note: counted },
   ];
 }
 
@@ -198,7 +204,7 @@ function chartsView(status, history, sizes) {
       points: history.rates.map(({ step, rate }) => ({
         x: step,
         y: rate,
-        text: `step ${formatCount(step)}: ${formatCount(rate)} tokens/s`,
+        text: `step ${formatCount(step)}: ${formatCount(rate)} ${countedOf(status)}/s`,
       })),
       ...sizes.rate,
       fromZero: true,
@@ -304,7 +310,7 @@ function totalFacts(status, isTraining) {
   if (!isTraining) return [parameters];
   return [
     parameters,
-    { label: "tokens", value: formatSi(status.tokens) },
+    { label: countedOf(status), value: formatSi(status.tokens) },
     { label: "workers attached", value: formatCount(status.workers_attached) },
     { label: "workers lost", value: formatCount(status.workers_lost) },
     { label: "virtual nodes redone", value: formatCount(status.vnodes_redone) },

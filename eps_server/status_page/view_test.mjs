@@ -225,6 +225,14 @@ test("the loss scale is shown where it is used", () => {
   assert.equal(figure(training({ loss_scale: 65536 }), "loss scale").value, "65,536");
 });
 
+test("speed says what is counted, where that is not every token", () => {
+  const evaluation = { step: "40", loss: 1, accuracy: 0.25, tokens: "64", seconds: 1.2 };
+  const status = training({ counted: "samples", evaluation });
+  assert.equal(figure(status, "samples/s").value, "1,640");
+  assert.equal(figure(status, "accuracy").note, "of 64 samples");
+  assert.equal(fact(view(status).totals, "samples"), "168 k");
+});
+
 test("losses that are not finite are said to be so", () => {
   const evaluation = { step: "40", loss: "NaN", accuracy: 0.25, tokens: "65536", seconds: 1.2 };
   const status = training({ loss: "NaN", evaluation });

@@ -20,6 +20,7 @@
 #include "common/base/status_macros.h"
 #include "common/checkpoint/update_counts.h"
 #include "common/schedule/vnode_batch.h"
+#include "common/spec/run_config.h"
 #include "eps_server/membership/membership.h"
 #include "eps_server/step/checkpoint_ledger.h"
 #include "eps_server/step/checkpoint_writer.h"
@@ -55,6 +56,7 @@ void CoordinatorImpl::Evaluate(Actions& actions) {
   if (evaluation_.FinishRound()) watch_.OnProgress(clock_());
   if (EndsEarly() && (evaluation_.ledger() == nullptr || members_.num_alive() == 0)) return evaluation_.Abandon();
   if (std::optional<EvaluationReport> report = evaluation_.Finish(clock_()); report.has_value()) {
+    report->is_of_classes = run_.objective() == Objective::kClasses;
     newest_evaluation_ = report;
     counts_.evaluation_seconds += report->seconds;
     actions.push_back([this, report = *report] { ReportEvaluation(report); });

@@ -232,6 +232,33 @@ TEST(CoordinatorCheckpointTest, DataThatCannotBeReadAnyMoreEndsTheRunWithACheckp
   EXPECT_TRUE(run.Result(last) == Reference(config));
 }
 
+TEST(CoordinatorCheckpointTest, ARunThatHasDivergedDoesOneStepMoreWhenItIsResumedAndGoesOnIfThatIsFinite) {
+  RunConfig config = SmallRun(ClipMode::kExact);
+  config.steps = 50;
+  config.checkpoint.every_steps = 1;
+  const auto diverges = [](TestRun& run, const std::string& why) {
+    FakeWorker worker(run, {.breaks_gradients = true});
+    EXPECT_THAT(run.coordinator->WaitUntilFinished(), StatusIs(absl::StatusCode::kOutOfRange, why));
+  };
+  std::map<int64_t, Snapshot> snapshots;
+  {
+    TestRun run(config);
+    diverges(run, "step 19: the gradient of the last 20 steps was not finite");
+    WaitFor([&] { return run.checkpointer->snapshots().contains(20); });
+    snapshots = run.checkpointer->snapshots();
+  }
+  {
+    TestRun resumed(config, {.resume = &snapshots.at(15)});
+    diverges(resumed, "step 19: the gradient of the last 20 steps was not finite");
+  }
+  TestRun resumed(config, {.resume = &snapshots.at(20)});
+  diverges(resumed, "step 20: the gradient of the last 21 steps was not finite");
+  TestRun comes_back(config, {.resume = &snapshots.at(20)});
+  FakeWorker worker(comes_back);
+  ASSERT_OK(comes_back.coordinator->WaitUntilFinished());
+  EXPECT_EQ(comes_back.coordinator->Status().skipped_steps, 20);
+}
+
 TEST(CoordinatorCheckpointTest, DataThatCannotBeReadIsTheReasonThoughTheLastCheckpointFailsToo) {
   TestRun run(SmallRun());
   run.checkpointer->FailWith(absl::UnavailableError("the disk is gone"));

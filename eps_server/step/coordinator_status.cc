@@ -12,6 +12,7 @@
 #include "common/base/ids.h"
 #include "common/base/mutex.h"
 #include "common/model/model_spec.h"
+#include "common/spec/run_config.h"
 #include "common/telemetry/resident_bytes.h"
 #include "eps_server/membership/membership.h"
 #include "eps_server/optimizer/update_engine.h"
@@ -24,6 +25,12 @@ namespace {
 
 // Of a step's time, what a round of an evaluation takes, about: backward is twice forward's work.
 constexpr double kForwardShare = 1.0 / 3;
+
+// StatusReply.counted, by what the committed steps counted and had.
+const char* WhatIsCounted(const RunConfig& run, const RunStatus& status) {
+  if (run.objective() == Objective::kClasses) return "samples";
+  return status.tokens < status.step * run.tokens_per_step() ? "counted tokens" : "tokens";
+}
 
 }  // namespace
 
@@ -63,6 +70,7 @@ void CoordinatorImpl::FillStatus(RunStatus& status) const {
   status.counts = counts_;
   const bool is_late = IsWatched() && watch_.IsLate(now);
   progress_.Fill(status, end_, now, is_late ? watch_.Waited(now) : absl::ZeroDuration());
+  status.counted = WhatIsCounted(run_, status);
   if (status.eta_seconds >= 0 && !EndsEarly()) {
     status.eta_seconds +=
         evaluation_.SecondsLeft(progress_.state().version, end_, now, kForwardShare * status.median_step_seconds);

@@ -25,6 +25,7 @@
 #include "common/schedule/vnode_batch.h"
 #include "eps_server/membership/groups.h"
 #include "eps_server/membership/membership.h"
+#include "eps_server/optimizer/divergence.h"
 #include "eps_server/optimizer/unread_rows.h"
 #include "eps_server/optimizer/update_engine.h"
 #include "eps_server/step/step_report.h"
@@ -231,9 +232,8 @@ void CoordinatorImpl::Commit(Actions& actions) {
   watch_.OnStepDone(absl::Seconds(report.seconds));
   watch_.OnProgress(now);
   if (progress_.has_diverged()) {
-    FailLocked(absl::OutOfRangeError(absl::StrCat(
-        "step ", report.step.value(), ": the gradient of the last ", progress_.skipped_in_a_row(),
-        " steps was not finite: ", made.why_skipped, "; lower optimizer.schedule.peak, or warm up longer")));
+    FailLocked(DivergedError(report.step, absl::StrCat("the gradient of the last ", progress_.skipped_in_a_row(),
+                                                       " steps was not finite: ", made.why_skipped)));
   }
   if (closing_->checkpoint) {
     actions.push_back([this, job = CheckpointJob()] { writer_->Push(job); });

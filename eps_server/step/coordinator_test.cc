@@ -430,6 +430,21 @@ TEST_P(CoordinatorModeTest, WhoAsksToLeaveFinishesItsPartAndIsGivenNoMore) {
   EXPECT_TRUE(run.Result(config.steps) == Reference(config));
 }
 
+TEST(CoordinatorTest, WhoSaysTheSameAgainDoesNotFillTheLog) {
+  TestRun run(SmallRun(), {.expected_workers = 2});
+  ::testing::internal::CaptureStderr();
+  FakeWorker worker(run);
+  for (int i = 0; i < 100; ++i) {
+    EXPECT_OK(run.coordinator->Ready(worker.id(), {}));
+    EXPECT_OK(run.coordinator->Leave(worker.id()));
+  }
+  const std::string log = ::testing::internal::GetCapturedStderr();
+  for (const char* event : {" worker_ready ", " worker_leaves "}) {
+    EXPECT_NE(log.find(event), std::string::npos) << log;
+    EXPECT_EQ(log.find(event), log.rfind(event)) << log;
+  }
+}
+
 TEST_P(CoordinatorModeTest, WhoIsAboutToLeaveFinishesTheStepWhereNobodyElseIsLeft) {
   const RunConfig config = Config();
   TestRun run(config, {.expected_workers = 2});

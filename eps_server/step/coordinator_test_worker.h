@@ -53,6 +53,7 @@ class FakeWorker {
     bool withholds_gradients = false;  // offers contributions, and sends records, but nothing that is admitted
     bool holds_evaluations = false;    // sends no record of an evaluation's vnodes until ReleaseEvaluations
     bool breaks_loss = false;          // sends records whose loss is no number
+    bool breaks_gradients = false;     // sends gradients that are infinite
     bool hangs = false;                // sends nothing, until Kill
   };
   FakeWorker(TestRun& run, Manners manners) : FakeWorker(run, kNever, 0, nullptr, manners) {}
@@ -85,6 +86,7 @@ class FakeWorker {
       : run_(run),
         hangs_(manners.hangs),
         withholds_gradients_(manners.withholds_gradients),
+        breaks_gradients_(manners.breaks_gradients),
         vnode_seconds_(vnode_seconds),
         clock_(clock),
         messages_left_(dies_at) {
@@ -338,6 +340,8 @@ class FakeWorker {
 
   // They depend on the weights of the step's own version: a wrong one would show in the bits.
   std::vector<float> Gradients(const ContributionKey& key, int vnode, int64_t begin, int64_t count) const {
+    constexpr float kInfinity = std::numeric_limits<float>::infinity();
+    if (breaks_gradients_) return std::vector<float>(static_cast<size_t>(count), kInfinity);
     const TensorSpec& tensor = run_.model.blob(key.blob).tensors.front();
     const std::set<int32_t>* tokens = nullptr;
     if (key.use == 0 && tensor.role == TensorRole::kTokenTable) tokens = &tokens_.at({key.step, vnode});
@@ -414,6 +418,7 @@ class FakeWorker {
   std::atomic<bool> is_evaluating_ = false;
   const bool hangs_;
   const bool withholds_gradients_;
+  const bool breaks_gradients_;
   const int64_t vnode_seconds_;
   FakeClock* const clock_;  // null: each pass says that it took a second
   Mutex counts_mu_;

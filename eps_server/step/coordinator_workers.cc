@@ -24,6 +24,7 @@
 #include "common/choices/choices.h"
 #include "eps_server/membership/groups.h"
 #include "eps_server/membership/membership.h"
+#include "eps_server/optimizer/divergence.h"
 #include "eps_server/step/vnode_ledger.h"
 
 namespace eps::server {
@@ -64,13 +65,7 @@ absl::StatusOr<WorkerId> CoordinatorImpl::Attach(WorkerInfo info) {
          {"means", "the run goes on; its bits are promised for one device model only"},
          {"next", "where they matter: relay.device_models: ONE, and --vectors for processors of several kinds"}});
   }
-  LogInfo("worker_attached", {{"worker", worker.value()},
-                              {"device", shown.device_name},
-                              {"device_model", shown.device_model},
-                              {"device_cap_bytes", shown.device_cap_bytes},
-                              {"host", shown.host_name},
-                              {"process", shown.process_id},
-                              {"threads", shown.threads}});
+  LogAttached(worker, shown);
   return worker;
 }
 
@@ -108,11 +103,12 @@ absl::StatusOr<Choices> CoordinatorImpl::OfferChoices(WorkerId worker, Choices o
 }
 
 absl::Status CoordinatorImpl::Ready(WorkerId worker, WorkerMemory memory) {
+  bool is_new = false;
   int ready = 0, expected = 0;
   std::optional<absl::Duration> to_start;
   {
     MutexLock lock(mu_);
-    EPS_RETURN_IF_ERROR(members_.Ready(worker, memory, clock_()));
+    EPS_ASSIGN_OR_RETURN(is_new, members_.Ready(worker, memory, clock_()));
     predicted_step_seconds_ = memory.predicted_step_seconds;
     watch_.Expect(absl::Seconds(predicted_step_seconds_));
     ready = static_cast<int>(members_.ReadyWorkers().size());
@@ -120,6 +116,7 @@ absl::Status CoordinatorImpl::Ready(WorkerId worker, WorkerMemory memory) {
     to_start = TimeToStart(clock_());
     Wake();
   }
+  if (!is_new) return absl::OkStatus();  // however often it says so
   LogInfo("worker_ready", {{"worker", worker.value()},
                            {"device_arena_bytes", memory.device_arena_bytes},
                            {"device_outside_bytes", memory.device_outside_bytes},
@@ -149,9 +146,7 @@ absl::Status CoordinatorImpl::PassDone(WorkerId worker, StepId step, std::vector
     open_->passes.Add(timing);
     balancer_.OnPass(worker, timing.OwnSeconds() / ShareOfLayers(step));
     if (const std::optional<int> vnode = ledger()->NonfiniteVnode(); vnode && !SkipsNonfinite()) {
-      FailLocked(
-          absl::OutOfRangeError(absl::StrCat("step ", step.value(), ": the loss of vnode ", *vnode,
-                                             " is not finite; lower optimizer.schedule.peak, or warm up longer")));
+      FailLocked(DivergedError(step, absl::StrCat("the loss of vnode ", *vnode, " is not finite")));
     }
   }
   return CountPass(worker, std::move(timing));
@@ -205,12 +200,13 @@ absl::Status CoordinatorImpl::ReportGroup(WorkerId worker, const GroupReport& re
 }
 
 absl::Status CoordinatorImpl::Leave(WorkerId worker) {
+  bool is_new = false;
   {
     MutexLock lock(mu_);
-    EPS_RETURN_IF_ERROR(members_.Leave(worker, clock_()));
+    EPS_ASSIGN_OR_RETURN(is_new, members_.Leave(worker, clock_()));
     Wake();
   }
-  LogInfo("worker_leaves", {{"worker", worker.value()}});
+  if (is_new) LogInfo("worker_leaves", {{"worker", worker.value()}});
   return absl::OkStatus();
 }
 

@@ -40,6 +40,9 @@ std::optional<double> LastLoss(const RunState& state) {
 
 RunProgress::RunProgress(RunState state, absl::Duration now) : state_(std::move(state)), last_commit_(now) {
   for (const double loss : state_.losses) loss_curve_.Add(loss);
+  for (auto norm = state_.gradient_norms.rbegin(); norm != state_.gradient_norms.rend() && *norm < 0; ++norm) {
+    ++skipped_in_a_row_;
+  }
 }
 
 void RunProgress::Commit(const StepReport& report, absl::Duration now) {

@@ -26,10 +26,13 @@ class RunProgress {
 
   const RunState& state() const { return state_; }
   absl::Duration last_commit() const { return last_commit_; }  // or the start
-  int skipped_in_a_row() const { return skipped_in_a_row_; }   // the last steps, whose gradient was not finite
+  // The last steps, whose gradient was not finite; those before a resume count.
+  int skipped_in_a_row() const { return skipped_in_a_row_; }
   // Whether so many were skipped that the run does not come back. A loss scale that is still being looked for halves with
-  // each of them: one above 1 is not to blame the run for.
-  bool has_diverged() const { return skipped_in_a_row_ >= kMaxSkippedInARow && last_.loss_scale <= 1; }
+  // each of them: one above 1 is not to blame the run for. A resumed run is to show it once more: by a step of this sitting.
+  bool has_diverged() const {
+    return num_steps_ > 0 && skipped_in_a_row_ >= kMaxSkippedInARow && last_.loss_scale <= 1;
+  }
 
   // Sets what RunStatus says of steps, losses, speed, waits and time, evaluations apart; `end` steps are to be done in
   // all. waited: of a step that takes longer than steps do (StepWatch::IsLate), how long it has taken so far, which counts

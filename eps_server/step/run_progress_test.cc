@@ -134,21 +134,47 @@ TEST(RunProgressTest, CountsSkippedStepsAndThoseInARow) {
   EXPECT_EQ(StatusOf(progress, 5).skipped_steps, 4);
 }
 
+// The next one.
+StepReport Skipped(const RunProgress& progress, double loss_scale) {
+  StepReport report = Report(progress.state().version.value(), 3, 1);
+  report.gradient_norm = -1;
+  report.skipped = true;
+  report.loss_scale = loss_scale;
+  return report;
+}
+
 TEST(RunProgressTest, ARunHasDivergedOnceTwentyStepsWereSkippedThatNoLossScaleIsToBlameFor) {
-  for (const auto& [first_scale, want] : {std::pair(1.0, 20), std::pair(0x1p16, 20), std::pair(0x1p24, 25)}) {
-    RunProgress progress(RunState{}, absl::ZeroDuration());
-    double scale = first_scale;
-    int skipped = 0;
-    for (; !progress.has_diverged() && skipped < 100; ++skipped, scale /= 2) {
-      StepReport report = Report(skipped, 3, 1);
-      report.skipped = true;
-      report.loss_scale = scale;
-      progress.Commit(report, absl::Seconds(skipped));
+  for (const bool resumes : {false, true}) {  // behind every step
+    for (const auto& [first_scale, want] : {std::pair(1.0, 20), std::pair(0x1p16, 20), std::pair(0x1p24, 25)}) {
+      RunProgress progress(RunState{}, absl::ZeroDuration());
+      double scale = first_scale;
+      int skipped = 0;
+      for (; !progress.has_diverged() && skipped < 100; ++skipped, scale /= 2) {
+        if (resumes) progress = RunProgress(progress.state(), absl::ZeroDuration());
+        progress.Commit(Skipped(progress, scale), absl::Seconds(skipped));
+      }
+      EXPECT_EQ(skipped, want) << first_scale;
+      progress.Commit(Report(skipped, 3, 1), absl::Seconds(100));
+      EXPECT_FALSE(progress.has_diverged());
     }
-    EXPECT_EQ(skipped, want) << first_scale;
-    progress.Commit(Report(skipped, 3, 1), absl::Seconds(100));
-    EXPECT_FALSE(progress.has_diverged());
   }
+}
+
+TEST(RunProgressTest, ARunThatHadDivergedMayShowThatItHasNotByTheFirstStepOfItsResume) {
+  RunState state;
+  state.version = Version(22);
+  state.losses.assign(22, 3);
+  state.gradient_norms.assign(22, -1);
+  state.gradient_norms.front() = 1;
+  RunProgress again(state, absl::ZeroDuration()), goes_on(state, absl::ZeroDuration());
+  EXPECT_EQ(again.skipped_in_a_row(), 21);
+  EXPECT_FALSE(again.has_diverged());
+  again.Commit(Skipped(again, 1), absl::Seconds(1));
+  EXPECT_TRUE(again.has_diverged());
+  goes_on.Commit(Report(22, 3, 1), absl::Seconds(1));
+  EXPECT_FALSE(goes_on.has_diverged());
+  goes_on.Commit(Skipped(goes_on, 1), absl::Seconds(2));
+  EXPECT_EQ(goes_on.skipped_in_a_row(), 1);
 }
 
 }  // namespace

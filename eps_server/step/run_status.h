@@ -65,7 +65,8 @@ struct RunStatus {
   double model_flops_per_second = 0;  // of the same
   double eta_seconds = -1;            // evaluations still to come counted; -1: unknown, or it failed
   double seconds = 0;                 // of the steps of this sitting, not of its evaluations
-  int64_t tokens = 0;                 // over all sittings
+  int64_t tokens = 0;                 // counted, over all sittings
+  std::string counted = "tokens";     // what that and tokens_per_second count: StatusReply.counted
   int64_t parameters = 0;
   int64_t model_state_bytes = 0;  // Store's sizes
   int64_t hold_bytes = 0;         // of summed gradients: EXACT clipping, FP16

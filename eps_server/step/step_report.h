@@ -37,6 +37,7 @@ struct EvaluationReport {
   double accuracy = 0;  // share of the counted tokens whose logit is the first of the largest
   int64_t tokens = 0;   // counted
   double seconds = 0;
+  bool is_of_classes = false;  // what is predicted of a sample is its class: a perplexity says nothing of that
 };
 
 class StepObserver {

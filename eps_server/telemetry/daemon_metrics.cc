@@ -17,16 +17,24 @@ namespace {
 
 constexpr MetricType kCounter = MetricType::kCounter;
 
-constexpr absl::string_view kPhases[] = {run_state::kStarting,  run_state::kWaitingForWorkers, run_state::kTraining,
-                                         run_state::kFinishing, run_state::kFinished,          run_state::kFailed,
-                                         run_state::kServing};
+// By its length: string_view's own constructor asks whether an array's address is null, which under
+// UndefinedBehaviorSanitizer is no constant for g++.
+template <size_t size>
+constexpr absl::string_view Name(const char (&text)[size]) {
+  return {text, size - 1};
+}
+
+constexpr absl::string_view kPhases[] = {Name(run_state::kStarting), Name(run_state::kWaitingForWorkers),
+                                         Name(run_state::kTraining), Name(run_state::kFinishing),
+                                         Name(run_state::kFinished), Name(run_state::kFailed),
+                                         Name(run_state::kServing)};
 constexpr absl::string_view kStepWaitCauses[] = {"data", "no_worker", "compute", "push", "update", "checkpoint"};
 constexpr absl::string_view kTransports[] = {"grpc", "shared_memory"};
 constexpr absl::string_view kMemoryKinds[] = {"state", "hold", "window", "checkpoint", "resident"};
 constexpr absl::string_view kLimitKinds[] = {"window", "resident"};
 constexpr absl::string_view kDeviceKinds[] = {"cap", "arena", "peak", "outside"};
-constexpr absl::string_view kWorkerStates[] = {worker_state::kAttaching, worker_state::kIdle, worker_state::kRunning,
-                                               worker_state::kLeaving};
+constexpr absl::string_view kWorkerStates[] = {Name(worker_state::kAttaching), Name(worker_state::kIdle),
+                                               Name(worker_state::kRunning), Name(worker_state::kLeaving)};
 constexpr absl::string_view kStats[] = {"min", "median", "max"};
 
 // ---- progress ----
@@ -104,7 +112,8 @@ constexpr MetricSpec kRunTokens{.name = "eps_tokens",
                                 .help = "Tokens counted in committed steps, over all sittings, as eps_step."};
 constexpr MetricSpec kTokens{
     .name = "eps_tokens_total", .type = kCounter, .help = "Tokens counted in committed steps of this sitting."};
-constexpr MetricSpec kTokenRate{.name = "eps_tokens_per_second", .help = "Over the last ten steps."};
+constexpr MetricSpec kTokenRate{.name = "eps_tokens_per_second",
+                                .help = "Counted tokens a second, over the last ten steps."};
 constexpr MetricSpec kModelFlops{
     .name = "eps_model_flops_total",
     .type = kCounter,
@@ -253,7 +262,9 @@ constexpr MetricSpec kCheckpointWriting{
 // ---- doors ----
 constexpr MetricSpec kCertificateExpiry{
     .name = "eps_certificate_expiry_time_seconds",
-    .help = "When --tls-cert expires, in seconds since 1970-01-01 UTC; no sample without one."};
+    .help =
+        "When the first of the daemon's certificates expires, in seconds since 1970-01-01 UTC: "
+        "those in --tls-cert, and --tls-client-ca where it holds one alone; no sample without TLS."};
 
 constexpr const MetricSpec* kTable[] = {
     &kStart,

@@ -14,8 +14,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
-#include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "common/base/monotonic_clock.h"
 #include "common/base/status_macros.h"
 #include "common/base/thread.h"
 #include "common/schedule/group_limits.h"
@@ -128,7 +128,7 @@ absl::Status MemberLink::WelcomeAll() {
     EPS_RETURN_IF_ERROR(socket.status());
     const absl::StatusOr<int> rank = ReceiveHello(*socket, here);
     if (!rank.ok()) continue;  // a stranger: turned away
-    EPS_RETURN_IF_ERROR(SendPacket(*socket, "welcome", files, absl::Now() + kHandshakeTime));
+    EPS_RETURN_IF_ERROR(SendPacket(*socket, "welcome", files, kHandshakeTime));
     here[static_cast<size_t>(*rank)] = true;
     sockets_.push_back({*rank, *std::move(socket)});
   }
@@ -139,11 +139,11 @@ absl::Status MemberLink::WelcomeAll() {
 absl::StatusOr<int> MemberLink::ReceiveHello(const FileDescriptor& socket, const std::vector<bool>& here) const {
   EPS_RETURN_IF_ERROR(CheckPeerUser(socket));
   // In short turns, as who joins waits for the welcome.
-  const absl::Time deadline = absl::Now() + kHandshakeTime;
+  const absl::Duration deadline = SteadyNow() + kHandshakeTime;
   absl::StatusOr<Packet> packet = absl::DeadlineExceededError("");
-  while (absl::IsDeadlineExceeded(packet.status()) && absl::Now() < deadline) {
+  while (absl::IsDeadlineExceeded(packet.status()) && SteadyNow() < deadline) {
     EPS_RETURN_IF_ERROR(status());
-    packet = ReceivePacket(socket, sizeof(Hello), absl::Now() + kTurn);
+    packet = ReceivePacket(socket, sizeof(Hello), kTurn);
   }
   EPS_RETURN_IF_ERROR(packet.status());
   Hello hello;
@@ -161,13 +161,13 @@ absl::Status MemberLink::Join() {
   const Hello hello = {.id = options_.id, .rank = options_.rank};
   char bytes[sizeof(hello)] = {};
   memcpy(bytes, &hello, sizeof(hello));
-  EPS_RETURN_IF_ERROR(SendPacket(socket, absl::string_view(bytes, sizeof(bytes)), {}, absl::Now() + kHandshakeTime));
+  EPS_RETURN_IF_ERROR(SendPacket(socket, absl::string_view(bytes, sizeof(bytes)), {}, kHandshakeTime));
   sockets_.push_back({0, std::move(socket)});
   // In short turns: End must not wait for a rank 0 that says nothing.
   absl::StatusOr<Packet> packet = absl::DeadlineExceededError("");
   while (absl::IsDeadlineExceeded(packet.status())) {
     EPS_RETURN_IF_ERROR(status());
-    packet = ReceivePacket(sockets_[0].socket, kMaxWordBytes, absl::Now() + kTurn);
+    packet = ReceivePacket(sockets_[0].socket, kMaxWordBytes, kTurn);
   }
   EPS_RETURN_IF_ERROR_WITH(packet.status(), "member 0");
   return options_.on_welcome ? options_.on_welcome(*std::move(packet)) : absl::OkStatus();
@@ -189,7 +189,7 @@ void MemberLink::SayWhy() {
     last_word = ToWord(cause_);
   }
   for (const Member& member : sockets_) {
-    SendPacket(member.socket, last_word, {}, absl::InfinitePast()).IgnoreError();
+    SendPacket(member.socket, last_word, {}, absl::ZeroDuration()).IgnoreError();
   }
 }
 
@@ -205,7 +205,7 @@ std::vector<pollfd> MemberLink::Polled() const {
 std::optional<MemberLink::Cause> MemberLink::WhyOthersEnd(const std::vector<pollfd>& polled) const {
   for (size_t i = 0; i < sockets_.size(); ++i) {
     if (polled[i + 1].revents == 0) continue;
-    const absl::StatusOr<Packet> word = ReceivePacket(sockets_[i].socket, kMaxWordBytes, absl::InfinitePast());
+    const absl::StatusOr<Packet> word = ReceivePacket(sockets_[i].socket, kMaxWordBytes, absl::ZeroDuration());
     return word.ok() ? FromWord(word->bytes, sockets_[i].rank) : Cause{.rank = sockets_[i].rank, .reason = ""};
   }
   return std::nullopt;

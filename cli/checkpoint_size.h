@@ -1,0 +1,24 @@
+#ifndef EPS_CLI_CHECKPOINT_SIZE_H_
+#define EPS_CLI_CHECKPOINT_SIZE_H_
+
+#include <cstdint>
+#include <string>
+
+#include "common/model/model_spec.h"
+#include "common/spec/run_config.h"
+
+namespace eps::cli {
+
+// Of one checkpoint, what model.safetensors and optimizer.safetensors hold: masters in fp32 and moments; of frozen
+// tensors the wire form.
+int64_t CheckpointBytes(const ModelSpec& model, const RunConfig& run);
+
+// At most, at a run's end: the newest ones, and those before them that are kept for good.
+int64_t CheckpointsThatStay(const RunConfig& run);
+
+// What is to be said where `folder` has no room for a single one; "": it has.
+std::string CheckpointRoomWarning(int64_t checkpoint_bytes, int64_t room_bytes, const std::string& folder);
+
+}  // namespace eps::cli
+
+#endif  // EPS_CLI_CHECKPOINT_SIZE_H_
