@@ -106,8 +106,9 @@ TEST(ChildProcessTest, ADeathBySignalIsNamed) {
 
 TEST(ChildProcessTest, OfOneThatWasKilledTheMemoryThatItCouldHaveIsSaid) {
   TempDir dir;
-  const MemoryRoom room = {
-      .total_bytes = int64_t{2} << 30, .group_limit_bytes = 300 << 20, .group_file = "/sys/fs/cgroup/a/memory.max"};
+  const MemoryRoom room = {.total_bytes = int64_t{2} << 30,
+                           .smallest_limit_bytes = 300 << 20,
+                           .smallest_limit_file = "/sys/fs/cgroup/a/memory.max"};
   ChildProcess child = RunShell(dir, "kill -9 $$");
   EXPECT_EQ(WhyKilled(child, room), "");
   WaitForEnd(child);

@@ -19,15 +19,13 @@ struct Preflight {
   RunFlags run;
   std::string out;
   WorkerFlags worker;
-  int workers = 1;
   bool resume = false;
 };
 
 // The run, of a sitting that resumes one as it is gone on with. Errors: LoadRunConfig's
 absl::StatusOr<RunConfig> LoadRunToTrain(const Preflight& preflight);
 
-// What can be refused before anything is started or made: the RunSpec, more workers than it has work for, the data, the
-// model's folder, a run that is already there, a device that does not start, and a cap that is too small. The daemon and
+// What can be refused before anything is started or made: the RunSpec, the data, the model's folder, a run that is already there, a device that does not start, and a cap that is too small. The daemon and
 // the workers check again what is theirs.
 //
 // Errors: as StartExitCode takes them; RESOURCE_EXHAUSTED names the smallest cap that would do

@@ -92,9 +92,7 @@ struct TrainFlags {
   std::string OutFolder() const {
     return out.empty() ? absl::StrCat("runs/", std::filesystem::path(run.run).stem().string()) : out;
   }
-  Preflight ForPreflight() const {
-    return {.run = run, .out = OutFolder(), .worker = worker, .workers = workers, .resume = resume};
-  }
+  Preflight ForPreflight() const { return {.run = run, .out = OutFolder(), .worker = worker, .resume = resume}; }
 };
 
 // How long a sitting waits for the daemon of one that was killed, which ends its step and writes a checkpoint first.
@@ -518,7 +516,7 @@ void AddTrain(CLI::App& app, int* exit_code) {
                          "checkpoint is on disk");
   auto flags = std::make_shared<TrainFlags>();
   flags->run.AddTo(*command);
-  command->add_option("--workers", flags->workers, "Worker processes, at most batch.virtual_nodes")
+  command->add_option("--workers", flags->workers, "Worker processes; those beyond batch.virtual_nodes stand by")
       ->type_name("N")
       ->check(CLI::Range(1, 4096))
       ->capture_default_str();

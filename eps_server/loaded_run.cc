@@ -58,7 +58,7 @@ class RunLoader {
         goes_on_(options.resume && folder.HoldsCheckpoints()) {}
 
   absl::Status Load() {
-    EPS_RETURN_IF_ERROR(CheckMemory());
+    EPS_RETURN_IF_ERROR(PlanMemory());
     EPS_RETURN_IF_ERROR(OpenData());
     EPS_ASSIGN_OR_RETURN(run_.model, BuildModel(run_.config.model));
     EPS_RETURN_IF_ERROR(TakeMemory());
@@ -75,7 +75,7 @@ class RunLoader {
 
  private:
   // Before data are made tokens, which may take hours.
-  absl::Status CheckMemory() {
+  absl::Status PlanMemory() {
     EPS_ASSIGN_OR_RETURN(const ModelSpec model, BuildModel(run_.config.model));
     run_.memory = ComputeDaemonMemory(model, run_.config, options_.expected_workers);
     if (options_.window_bytes > 0) run_.memory.contribution_window_bytes = options_.window_bytes;
@@ -205,15 +205,15 @@ class RunLoader {
 absl::Status ReadRun(const DaemonOptions& options, const RunFolder& folder, LoadedRun& run) {
   EPS_ASSIGN_OR_RETURN(run.config, options.resume ? LoadRunOfFolder(folder.path(), options.run_file, options.overrides)
                                                   : LoadRunConfig(options.run_file, options.overrides));
+  for (const SpecWarning& warning : FindSpecWarnings(run.config)) {  // of a branch (`eps branch`), too
+    LogWarning("run_spec_is_odd", {{"field", warning.field}, {"why", warning.why}});
+  }
   // A run that goes on has kept its source at its start.
   if (folder.HoldsCheckpoints() && HoldsModelSource(folder.path())) return absl::OkStatus();
   EPS_ASSIGN_OR_RETURN(run.source, ReadModelSource(run.config));
   if (folder.HoldsCheckpoints()) return absl::OkStatus();
   EPS_RETURN_IF_ERROR(CheckTokenizerOfIds(run.config));
   WarnOfOtherTokenizers(run.config);
-  for (const SpecWarning& warning : FindSpecWarnings(run.config)) {
-    LogWarning("run_spec_is_odd", {{"field", warning.field}, {"why", warning.why}});
-  }
   return absl::OkStatus();
 }
 

@@ -8,7 +8,7 @@ namespace eps {
 // Exit codes of every program; docs/operations.md has the same table.
 inline constexpr int kExitDone = 0;
 inline constexpr int kExitFailed = 1;      // the run, or the system, failed
-inline constexpr int kExitBadInput = 2;    // usage, config or input file
+inline constexpr int kExitBadInput = 2;    // usage, config, input file or address
 inline constexpr int kExitDoesNotFit = 3;  // the message names what would
 // eps_server: the step in progress is lost, as a worker was; the newest checkpoint stands, and --resume goes on (EX_TEMPFAIL).
 inline constexpr int kExitStepLost = 75;

@@ -46,7 +46,7 @@ std::optional<int64_t> ReadNumber(const TextReader& read, const std::string& pat
   return number;
 }
 
-// The group's, where it leaves less than those before it.
+// The group's, where it leaves or allows less than those before it.
 void TakeGroup(const TextReader& read, const GroupFiles& files, const std::string& folder, MemoryRoom& room) {
   const std::optional<int64_t> limit = ReadNumber(read, folder + files.limit);
   if (!limit.has_value() || *limit > kLargestLimitBytes) return;
@@ -55,10 +55,15 @@ void TakeGroup(const TextReader& read, const GroupFiles& files, const std::strin
                          NumberOf(stat, absl::StrCat(files.of_all, "active_file"), 0);
   const int64_t held = std::max<int64_t>(0, ReadNumber(read, folder + files.held).value_or(0) - cached);
   const int64_t free = std::max<int64_t>(0, *limit - held);
-  if (free >= room.group_room_bytes) return;
-  room.group_room_bytes = free;
-  room.group_limit_bytes = *limit;
-  room.group_file = folder + files.limit;
+  if (free < room.group_room_bytes) {
+    room.group_room_bytes = free;
+    room.group_limit_bytes = *limit;
+    room.group_file = folder + files.limit;
+  }
+  if (*limit < room.smallest_limit_bytes) {
+    room.smallest_limit_bytes = *limit;
+    room.smallest_limit_file = folder + files.limit;
+  }
 }
 
 }  // namespace
@@ -80,10 +85,11 @@ MemoryRoom FindMemoryRoom() { return FindMemoryRoom(&ReadSystemText); }
 
 std::string MostMemoryText(const MemoryRoom& room) {
   if (room.total_bytes <= 0) return "";
-  if (room.group_limit_bytes >= room.total_bytes) {
+  if (room.smallest_limit_bytes >= room.total_bytes) {
     return absl::StrCat("this machine has ", FormatByteSize(room.total_bytes));
   }
-  return absl::StrCat("its control group allows ", FormatByteSize(room.group_limit_bytes), " (", room.group_file, ")");
+  return absl::StrCat("its control group allows ", FormatByteSize(room.smallest_limit_bytes), " (",
+                      room.smallest_limit_file, ")");
 }
 
 int64_t DefaultDeviceMemoryBytes(const MemoryRoom& room, int workers) {

@@ -22,6 +22,9 @@ struct MemoryRoom {
   int64_t group_room_bytes = kNoLimit;
   int64_t group_limit_bytes = kNoLimit;
   std::string group_file;
+  // The smallest limit of all, which may be another group's, as that has other processes.
+  int64_t smallest_limit_bytes = kNoLimit;
+  std::string smallest_limit_file;
 
   bool limited_by_group = false;  // it leaves less than the machine has
 };

@@ -47,6 +47,16 @@ TEST_F(MemoryRoomTest, TheTightestOfAllGroupsAroundTheProcessBoundsIt) {
   EXPECT_EQ(Find().available_bytes, 0);
 }
 
+TEST_F(MemoryRoomTest, WhatLeavesLeastNowNeedNotAllowLeast) {
+  files_["/sys/fs/cgroup/a/b/memory.max"] = "8589934592\n";
+  files_["/sys/fs/cgroup/a/memory.max"] = "34359738368\n";
+  files_["/sys/fs/cgroup/a/memory.current"] = "32212254720\n";
+  EXPECT_EQ(Find().available_bytes, 2 * kGib);
+  EXPECT_EQ(Find().group_limit_bytes, 32 * kGib);
+  EXPECT_EQ(Find().smallest_limit_bytes, 8 * kGib);
+  EXPECT_EQ(MostMemoryText(Find()), "its control group allows 8.0 GiB (/sys/fs/cgroup/a/b/memory.max)");
+}
+
 TEST_F(MemoryRoomTest, FilesThatAGroupHoldsInMemoryCountAsFree) {
   files_["/sys/fs/cgroup/a/memory.max"] = "8589934592\n";
   files_["/sys/fs/cgroup/a/memory.current"] = "8589934592\n";

@@ -13,9 +13,9 @@
 #include <utility>
 
 #include "absl/strings/ascii.h"
-#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
 #include "common/base/file_util.h"
 #include "common/base/pending_file.h"
 #include "common/base/status_macros.h"
@@ -293,7 +293,10 @@ absl::Status CheckOut(const std::string& out, const CheckpointDirectory& directo
 bool IsOfCheckpoint(absl::string_view field) {
   if (field == "model.freeze" || field == "precision.wire_versions") return false;  // CheckFreeze looks at the former
   constexpr absl::string_view kFields[] = {"model", "data", "batch", "precision", "evaluation.held_out"};
-  return std::ranges::any_of(kFields, [&](absl::string_view fixed) { return absl::StartsWith(field, fixed); });
+  return std::ranges::any_of(kFields, [&](absl::string_view fixed) {
+    absl::string_view rest = field;
+    return absl::ConsumePrefix(&rest, fixed) && (rest.empty() || rest[0] == '.' || rest[0] == '[');
+  });
 }
 
 // The run that goes on: its position and its tensors are those that are there.

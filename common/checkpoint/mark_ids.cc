@@ -7,6 +7,7 @@
 #include <string>
 
 #include "common/base/json_text.h"
+#include "common/checkpoint/manifest.h"
 #include "nlohmann/json.hpp"
 
 namespace eps {
@@ -15,7 +16,6 @@ namespace {
 using nlohmann::ordered_json;  // members stay where they are
 
 constexpr int kMaxDepth = 64;
-constexpr char kConfigFile[] = "config.json";
 constexpr const char* kKeys[] = {"bos_token_id", "eos_token_id", "pad_token_id"};
 
 // Empty where there is none that can be read.

@@ -69,7 +69,8 @@ class DocumentEncoder {
   };
   explicit DocumentEncoder(const Options& options);
 
-  // Errors: INVALID_ARGUMENT naming file, line and offset, also of a token that the model has not · INTERNAL an id that is too large for its bytes
+  // Errors: INVALID_ARGUMENT naming file, line and offset, also of a token that the model has not · INTERNAL an id that is
+  //         too large for its bytes
   absl::StatusOr<EncodedBatch> Encode(const CorpusBatch& batch) const;
 
  private:

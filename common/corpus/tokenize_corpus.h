@@ -34,7 +34,8 @@ struct TokenizeOptions {
   bool skips_bad_lines = false;  // of JSONL and TSV: lines that cannot be taken are left out, and counted
   // The token that begins and ends a document, by its spelling; "": none. nullopt: of a conversation, what its template
   // says; of text, what settings say, else <|begin_of_text|>, <s> or [CLS], and <|endoftext|>, <|end_of_text|>, </s> or
-  // [SEP], where one is a special token of the tokenizer, which puts the first there; of texts with classes that too, or, where it has [CLS] and [SEP], these.
+  // [SEP], where one is a special token of the tokenizer, which puts the first there; of texts with classes that too, or,
+  // where it has [CLS] and [SEP], these.
   std::optional<std::string> bos;
   std::optional<std::string> eos;
   int token_bytes = 0;  // 2 or 4; 0: 2 where the vocabulary is at most 65536

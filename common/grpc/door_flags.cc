@@ -22,7 +22,8 @@ void AddServerDoorFlags(CLI::App& app, ServerDoors& doors) {
   AddFile(app, "--tls-client-ca", doors.client_ca_file, "Only peers with a certificate that this CA signed are let in")
       ->needs(certificate);
   AddFile(app, "--token-file", doors.token_file,
-          "Only calls that carry the token of this file are answered; mode 0600");
+          "Only calls that carry the token of this file are answered; mode 0600")
+      ->take_last();  // of a unit, which gives one, and of its FLAGS, which may give another
 }
 
 void AddClientDoorFlags(CLI::App& app, ClientDoors& doors) {
@@ -31,7 +32,7 @@ void AddClientDoorFlags(CLI::App& app, ClientDoors& doors) {
       AddFile(app, "--tls-cert", doors.certificate_file, "Certificate to show to the daemon, PEM")->needs(ca);
   auto* key = AddFile(app, "--tls-key", doors.key_file, "Its private key, PEM; mode 0600")->needs(certificate);
   certificate->needs(key);
-  AddFile(app, "--token-file", doors.token_file, "Token to show to the daemon; mode 0600");
+  AddFile(app, "--token-file", doors.token_file, "Token to show to the daemon; mode 0600")->take_last();
 }
 
 }  // namespace eps

@@ -72,7 +72,8 @@ std::string WhatToGive(const std::string& folder) {
       std::filesystem::is_directory(path / "checkpoints", ignored)) {
     return "; of a run give the folder of one checkpoint, as DIR/checkpoints/step-00000200";
   }
-  return std::filesystem::exists(path, ignored) ? "" : "; nothing is downloaded: give a folder that is there";
+  const std::filesystem::file_type type = std::filesystem::status(path, ignored).type();
+  return type == std::filesystem::file_type::not_found ? "; nothing is downloaded: give a folder that is there" : "";
 }
 
 absl::StatusOr<ModelConfig> ReadHfFolderOrKept(const std::string& folder, const std::string& kept) {

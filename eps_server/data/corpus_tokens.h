@@ -33,7 +33,8 @@ enum class FormerTokens {
 //
 // Threads: encodes on `threads`
 // Errors:  TokenizeCorpus's and LoadTokenizer's, naming data's field · INVALID_ARGUMENT most of the tokenizer's
-//          tokens, or one that the data have, are not the model's · CANCELLED by `work` · the system's. After any but the last, what is in `folder` is as it was
+//          tokens, or one that the data have, are not the model's · CANCELLED by `work` · the system's. After any but
+//          the last, what is in `folder` is as it was
 absl::StatusOr<RunConfig> WithTokenFile(const RunConfig& run, const std::string& folder, int threads,
                                         FormerTokens former = FormerTokens::kReplaced, LongWork* work = nullptr);
 // The same for each of run.sources, in folders of their own: `folder`/0, `folder`/1, ...

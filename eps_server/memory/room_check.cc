@@ -15,8 +15,8 @@ absl::Status DoesNotFit(int64_t needed_bytes, absl::string_view why) {
 absl::Status CheckRoom(const DaemonMemory& memory, const MemoryRoom& room) {
   if (room.total_bytes == 0) return absl::OkStatus();  // not known
   // A group's swap may have a limit of its own: where it is smaller, some runs that end badly are not refused.
-  if (room.group_limit_bytes < room.total_bytes &&
-      memory.surely_written_bytes() > room.group_limit_bytes + room.swap_bytes) {
+  if (room.smallest_limit_bytes < room.total_bytes &&
+      memory.surely_written_bytes() > room.smallest_limit_bytes + room.swap_bytes) {
     const std::string swap =
         room.swap_bytes > 0 ? absl::StrCat(", beside ", FormatByteSize(room.swap_bytes), " of swap") : "";
     return DoesNotFit(memory.total_bytes(), absl::StrCat(MostMemoryText(room), swap));

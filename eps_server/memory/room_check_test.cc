@@ -39,22 +39,22 @@ TEST(RoomCheckTest, WhatFitsIsTakenWithoutAWord) {
 
 TEST(RoomCheckTest, WhatAControlGroupNeverAllowsIsRefusedWithBothFigures) {
   MemoryRoom room = kRoom;
-  room.group_limit_bytes = 8 * kGib - 1;
+  room.smallest_limit_bytes = 8 * kGib - 1;
   room.group_room_bytes = room.available_bytes = 7 * kGib;
-  room.group_file = "/sys/fs/cgroup/a/memory.max";
+  room.smallest_limit_file = "/sys/fs/cgroup/a/memory.max";
   EXPECT_THAT(CheckRoom(kMemory, room),
               StatusIs(absl::StatusCode::kResourceExhausted,
                        "the daemon needs at least 9663676416 bytes (9.0 GiB) of this host's memory, which `eps plan` "
                        "explains: its control group allows 8.0 GiB (/sys/fs/cgroup/a/memory.max)"));
-  room.group_limit_bytes = 8 * kGib;  // bounds need not be reached
+  room.smallest_limit_bytes = 8 * kGib;  // bounds need not be reached
   EXPECT_THAT(LogOf(kMemory, room),
               HasSubstr(" WARNING memory_is_short needed_bytes=9663676416 available_bytes=7516192768\n"));
 }
 
 TEST(RoomCheckTest, WithSwapAControlGroupAllowsMore) {
   MemoryRoom room = kRoom;
-  room.group_limit_bytes = room.available_bytes = 7 * kGib;
-  room.group_file = "/sys/fs/cgroup/a/memory.max";
+  room.smallest_limit_bytes = room.available_bytes = 7 * kGib;
+  room.smallest_limit_file = "/sys/fs/cgroup/a/memory.max";
   room.swap_bytes = kGib;
   EXPECT_THAT(LogOf(kMemory, room), HasSubstr(" WARNING memory_is_short "));
   room.swap_bytes = kGib - 1;

@@ -9,7 +9,7 @@
 namespace eps::server {
 
 // Why a run ends that has diverged: OUT_OF_RANGE, which no other failure of a run is. Its bits are promised, so that with
-// --resume it would diverge again, at the same step.
+// --resume it would diverge again, at the same step; or, where steps were skipped, at the next one that is.
 // what: "the loss of vnode 3 is not finite"
 inline absl::Status DivergedError(StepId step, absl::string_view what) {
   return absl::OutOfRangeError(

@@ -3,6 +3,7 @@
 import os
 import signal
 import sys
+from pathlib import Path
 
 from eps_run import ROOT, SystemTest, alive, children, start, wait_for_steps
 
@@ -36,7 +37,7 @@ if __name__ == "__main__":
 
 def below(pid):
     """All processes that come from this one."""
-    return [found for name in ("python3", "eps", "eps_server", "gpu_worker") for child in children(pid, name)
+    return [found for name in (Path(sys.executable).name[:15], "eps", "eps_server", "gpu_worker") for child in children(pid, name)
             for found in (child, *below(child))]
 
 

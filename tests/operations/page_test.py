@@ -15,7 +15,7 @@ import termios
 import time
 import unittest
 
-from eps_run import BIN, EPS, TIME_SCALE, SystemTest, alive, children, run, start_train, train, wait_for_steps
+from eps_run import BIN, EPS, TIME_SCALE, SystemTest, alive, children, run, start, start_train, train, wait_for_steps
 from prometheus import get
 
 try:
@@ -97,7 +97,7 @@ class PageTest(SystemTest):
     def start(self, command, **kwargs):
         log = open(self.work.path / f"process-{len(self.started)}.log", "w", encoding="utf-8")
         with log:
-            self.started.append(subprocess.Popen(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL, **kwargs))
+            self.started.append(start(command, stdout=log, stderr=log, **kwargs))
         return self.started[-1], self.work.path / f"process-{len(self.started) - 1}.log"
 
     def train(self, *args, changes=None):

@@ -359,7 +359,8 @@ class DoorsTest(SystemTest):
             address = f"127.0.0.1:{taken.getsockname()[1]}"
             done = run([str(BIN / "eps_server"), "--run", str(self.work.spec()), "--out", str(self.work.out("run")),
                         "--listen", address], timeout=60)
-            self.refused(done, 1, address)
+            self.refused(done, 2, address)
+            self.assertFalse(self.work.out("run").exists())
 
     def test_a_listen_address_that_is_not_loopback_is_refused(self):
         for address in ("0.0.0.0:0", "[::]:0", "10.0.0.1:0", "example.org:0"):

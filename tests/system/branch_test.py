@@ -63,6 +63,12 @@ class BranchTest(SystemTest):
         self.assertEqual(self.go_on(mended)["loss"], summary(whole)["loss"])
         self.assertEqual(model_hash(mended), model_hash(whole))
 
+    def test_a_schedule_that_is_hardly_meant_is_told_of_a_branch_too(self):
+        odd = self.branch(self.trained(), "odd", "steps=18", "optimizer.schedule.warmup_steps=18")
+        self.go_on(odd)
+        self.assertIn(" WARNING run_spec_is_odd field=optimizer.schedule.warmup_steps why=",
+                      (odd / "logs" / "eps_server.log").read_text())
+
     def test_an_evaluation_may_be_added_and_its_file_is_seen_from_where_one_is(self):
         evaluated = self.branch(self.trained() / "checkpoints" / "step-00000008", "evaluated", "evaluation.path=text.txt",
                                 "evaluation.every_steps=4", "evaluation.samples=8", "optimizer.schedule.peak=5e-4",

@@ -4,7 +4,6 @@ import json
 import os
 import shutil
 import signal
-import time
 from pathlib import Path
 
 import layer_drop
@@ -67,9 +66,7 @@ class LayerDropTest(SystemTest):
         wait_for_steps(process, out, 5)
         os.kill(children(process.pid, "gpu_worker")[0], signal.SIGKILL)
         wait_for_steps(process, out, 11)
-        while not (out / "checkpoints" / "latest").exists():
-            self.assertIsNone(process.poll())
-            time.sleep(0.01)
+        self.wait_for_first_checkpoint(out)
         os.kill(children(process.pid, "eps_server")[0], signal.SIGKILL)
         self.ends(process, 1)
         self.ends_like_a_quiet_run(self.start_endless(spec, out, "--resume", "--workers", 2), spec, out)

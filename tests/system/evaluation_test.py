@@ -3,7 +3,6 @@
 import json
 import os
 import signal
-import time
 from pathlib import Path
 
 from eps_run import (ENDLESS, EPS, SystemTest, children, long, merged, model_hash, run, sample_text, summary, train,
@@ -87,9 +86,7 @@ class EvaluationTest(SystemTest):
             out = self.work.out(f"{program}-killed")
             process = self.start_endless(endless, out, "--workers", 2)
             wait_for_steps(process, out, 5)
-            while not (out / "checkpoints" / "latest").exists():
-                self.assertIsNone(process.poll())
-                time.sleep(0.01)
+            self.wait_for_first_checkpoint(out)
             os.kill(children(process.pid, program)[0], signal.SIGKILL)
             if program == "eps_server":
                 self.ends(process, 1)

@@ -6,12 +6,8 @@ import signal
 import subprocess
 import time
 
-from eps_run import (EPS, TIME_SCALE, ByHandTest, SystemTest, children, committed_steps, model_hash, run, summary,
-                     train_command, wait_for_steps)
-
-# No machine does so many before it is told to stop.
-ENDLESS = {"steps": 1_000_000, "checkpoint": {"every_steps": 0},
-           "optimizer": {"schedule": {"decay": "CONSTANT", "final": None}}}
+from eps_run import (ENDLESS, EPS, TIME_SCALE, ByHandTest, SystemTest, children, committed_steps, model_hash, run, start,
+                     summary, train_command, wait_for_steps)
 
 
 def resize(out, *args):
@@ -27,8 +23,7 @@ class ResizeTest(SystemTest):
     def start(self, spec, out, *args):
         """What eps train notes is on stdout."""
         command = [word for word in train_command(spec, out, *args) if word != "--quiet"]
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL,
-                                   text=True)
+        process = start(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
         self.addCleanup(lambda: process.poll() is None and process.kill())
         wait_for_steps(process, out, 5)
         return process
@@ -113,8 +108,7 @@ class ResizeTest(SystemTest):
     def test_workers_that_are_still_starting_are_counted(self):
         out = self.work.out("counted")
         command = [word for word in train_command(self.work.spec(ENDLESS), out, "--workers", 2) if word != "--quiet"]
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL,
-                                   text=True)
+        process = start(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
         self.addCleanup(lambda: process.poll() is None and process.kill())
         while len(workers := children(process.pid, "gpu_worker")) < 2:
             self.assertIsNone(process.poll())

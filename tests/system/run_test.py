@@ -10,11 +10,8 @@ import subprocess
 import time
 import xml.dom.minidom
 
-from eps_run import (EPS, ROOT, TIME_SCALE, SystemTest, children, committed_steps, latest_checkpoint, run, start_train,
-                     summary, train, train_command, wait_for_steps)
-
-# Ended by its case, with no checkpoints but those it asks for, which newer ones would have removed again.
-ENDLESS = {"steps": 1_000_000, "checkpoint": {"every_steps": 0}}
+from eps_run import (ENDLESS, EPS, TIME_SCALE, SystemTest, children, committed_steps, latest_checkpoint, run, start,
+                     start_train, summary, train, train_command, wait_for_steps)
 
 
 class RunFolderTest(SystemTest):
@@ -177,8 +174,8 @@ class CommandsTest(SystemTest):
 
     def test_while_a_daemon_lingers_its_run_has_ended(self):
         out = self.work.out("run")
-        daemon = subprocess.Popen([str(EPS.parent / "eps_server"), "--run", str(self.work.spec()), "--out", str(out),
-                                   "--listen", "127.0.0.1:0", "--linger-seconds", "600"], stderr=subprocess.DEVNULL)
+        daemon = start([EPS.parent / "eps_server", "--run", self.work.spec(), "--out", out, "--listen", "127.0.0.1:0",
+                        "--linger-seconds", "600"], stderr=subprocess.DEVNULL)
         self.addCleanup(lambda: (daemon.kill(), daemon.wait()))
         while not (out / "endpoints.json").exists():
             self.assertIsNone(daemon.poll())
@@ -353,8 +350,7 @@ class CommandsTest(SystemTest):
 
     def test_a_checkpoints_path_is_one_for_who_asks_wherever_the_daemon_was_started(self):
         spec, out = self.work.spec(ENDLESS), self.work.out("run")
-        process = subprocess.Popen(train_command(spec, "run"), cwd=self.work.path, stdin=subprocess.DEVNULL,
-                                   stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        process = start(train_command(spec, "run"), cwd=self.work.path, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         self.addCleanup(self.end_if_running, process)
         wait_for_steps(process, out, 3)
         folder = self.work.path / "elsewhere"

@@ -7,7 +7,7 @@ import subprocess
 import time
 import urllib.request
 
-from eps_run import BIN, EPS, TIME_SCALE, ByHandTest, alive, children, run
+from eps_run import BIN, EPS, TIME_SCALE, ByHandTest, alive, children, run, start
 
 # Seconds of loading, most of it a table of weights that no token uses.
 SLOW = {"model": {"vocab": 200_000, "d_model": 256, "layers": 1}, "batch": {"virtual_nodes": 1, "micro_batches": 1},
@@ -94,8 +94,8 @@ class StartTest(ByHandTest):
         self.assertEqual(again.wait(60 * TIME_SCALE), 128 + signal.SIGTERM, self.log(again))
 
     def test_eps_train_shows_it_and_a_signal_ends_it(self):
-        train = subprocess.Popen([EPS, "train", "--run", self.spec, "--out", self.out], stdout=subprocess.PIPE,
-                                 stderr=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True)
+        train = start([EPS, "train", "--run", self.spec, "--out", self.out], stdout=subprocess.PIPE,
+                      stderr=subprocess.PIPE)
         lines = []
         for line in train.stdout:
             lines.append(line)
