@@ -152,8 +152,8 @@ def train(spec, out, *args, timeout=300):
 
 
 def start(command, **kwargs):
-    return subprocess.Popen([str(word) for word in command], stdin=subprocess.DEVNULL, preexec_fn=dies_with_us(),
-                            **{"text": True, **kwargs})
+    return subprocess.Popen([str(word) for word in command],
+                            **{"stdin": subprocess.DEVNULL, "preexec_fn": dies_with_us(), "text": True, **kwargs})
 
 
 def start_train(spec, out, *args, **kwargs):
