@@ -136,15 +136,16 @@ def die_with(parent):
         os._exit(1)
 
 
-def dies_with_us():
-    """A preexec_fn: the process is killed when the thread that started it has ended, as a suite that is ended cleans up
-    nothing."""
-    return functools.partial(die_with, os.getpid())
+def dying_with_us(command):
+    """The command, whose process is killed when the thread that started it has ended, as a suite that is ended cleans up
+    nothing. A preexec_fn would fork, which may hang beside the threads of gRPC."""
+    setpriv = shutil.which("setpriv")  # of util-linux; a machine of others need not have it
+    return [*([setpriv, "--pdeathsig", "KILL"] if setpriv else []), *map(str, command)]
 
 
 def run(command, timeout=300, **kwargs):
-    return subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True,
-                          timeout=timeout * TIME_SCALE, **{"preexec_fn": dies_with_us(), **kwargs})
+    return subprocess.run(dying_with_us(command), stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                          stdin=subprocess.DEVNULL, text=True, timeout=timeout * TIME_SCALE, **kwargs)
 
 
 def train(spec, out, *args, timeout=300):
@@ -152,8 +153,7 @@ def train(spec, out, *args, timeout=300):
 
 
 def start(command, **kwargs):
-    return subprocess.Popen([str(word) for word in command],
-                            **{"stdin": subprocess.DEVNULL, "preexec_fn": dies_with_us(), "text": True, **kwargs})
+    return subprocess.Popen(dying_with_us(command), **{"stdin": subprocess.DEVNULL, "text": True, **kwargs})
 
 
 def start_train(spec, out, *args, **kwargs):
