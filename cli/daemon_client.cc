@@ -83,9 +83,8 @@ std::string AdviceFor(const absl::Status& status, const DaemonFlags& flags) {
   }
   if (const absl::string_view page = PageAdvice(status); !page.empty()) return std::string(page);
   if (!flags.doors.ca_file.empty()) return "; docs/operations.md, Across machines, says what this may mean";
-  return "; a daemon that speaks TLS wants --tls-ca FILE, and then may want --token-file, or --tls-cert and --tls-key; "
-         "or "
-         "its connections are all taken, as its log says then (connection_refused)";
+  return "; a daemon that speaks TLS wants --tls-ca FILE, and then may want --token-file, or "
+         "--tls-cert and --tls-key; or its connections are all taken, as its log says then (connection_refused)";
 }
 
 // The payload of a call that was not answered in time; a command's own DEADLINE_EXCEEDED has none.

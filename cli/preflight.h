@@ -25,8 +25,9 @@ struct Preflight {
 // The run, of a sitting that resumes one as it is gone on with. Errors: LoadRunConfig's
 absl::StatusOr<RunConfig> LoadRunToTrain(const Preflight& preflight);
 
-// What can be refused before anything is started or made: the RunSpec, the data, the model's folder, a run that is already there, a device that does not start, and a cap that is too small. The daemon and
-// the workers check again what is theirs.
+// What can be refused before anything is started or made: the RunSpec, the data, the model's folder, a run that is
+// already there, a device that does not start, and a cap that is too small. The daemon and the workers check again what
+// is theirs.
 //
 // Errors: as StartExitCode takes them; RESOURCE_EXHAUSTED names the smallest cap that would do
 absl::StatusOr<RunOutline> CheckBeforeTraining(const Preflight& preflight);

@@ -3,21 +3,14 @@
 
 #include <cstdint>
 #include <memory>
-#include <string>
 
 #include "absl/status/statusor.h"
-#include "absl/strings/str_cat.h"
 #include "common/formats/document_index.h"
 #include "common/formats/token_file.h"
 #include "common/samples/sample_source.h"
 #include "common/spec/run_config.h"
 
 namespace eps {
-
-// LongWork's name for SampleSource::CheckIds.
-inline std::string CheckingIdsOf(const DataConfig& data) {
-  return absl::StrCat("checking the token ids of \"", data.path, "\"");
-}
 
 inline constexpr int32_t kPaddingToken = 0;  // any would do: nobody else sees it, and it is not counted
 

@@ -9,6 +9,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
 #include "common/base/long_work.h"
 #include "common/schedule/vnode_batch.h"
 #include "common/spec/run_config.h"
@@ -24,6 +25,11 @@ struct DocumentFigures {
   int64_t tokens_left_out = 0;  // of these
   int64_t left_out = 0;         // documents of which nothing that stands in a sample is counted
 };
+
+// LongWork's name for SampleSource::CheckIds.
+inline std::string CheckingIdsOf(const DataConfig& data) {
+  return absl::StrCat("checking the token ids of \"", data.path, "\"");
+}
 
 // A run's data as numbered samples of model.context tokens each, whatever the files' form, with the labels that its
 // objective takes: the tokens behind, those that were masked, or a class.

@@ -37,8 +37,8 @@ if __name__ == "__main__":
 
 def below(pid):
     """All processes that come from this one."""
-    return [found for name in (Path(sys.executable).name[:15], "eps", "eps_server", "gpu_worker") for child in children(pid, name)
-            for found in (child, *below(child))]
+    names = (Path(sys.executable).name[:15], "eps", "eps_server", "gpu_worker")
+    return [found for name in names for child in children(pid, name) for found in (child, *below(child))]
 
 
 class SuiteTest(SystemTest):
