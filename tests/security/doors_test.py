@@ -241,21 +241,25 @@ class ExpiredPeerTest(DoorsTest):
         believed = []
 
         def serve(listener):
-            try:
-                while True:
-                    with listener.accept()[0] as plain:
-                        try:
-                            with context.wrap_socket(plain, server_side=True) as one:
-                                believed.append(bool(one.recv(1)))  # with TLS 1.3 it may still say no
-                        except OSError:  # also one that resets the connection
-                            believed.append(False)
-            except OSError:
-                pass  # the listener is closed
+            while True:
+                with listener.accept()[0] as plain:
+                    try:
+                        if plain.recv(1, socket.MSG_PEEK) == b".":  # the last one: all that came before it was served
+                            return
+                        with context.wrap_socket(plain, server_side=True) as one:
+                            believed.append(bool(one.recv(1)))  # with TLS 1.3 it may still say no
+                    except OSError:  # also one that resets the connection
+                        believed.append(False)
 
         with socket.create_server(("127.0.0.1", 0)) as listener:
-            threading.Thread(target=serve, args=[listener], daemon=True).start()
+            serving = threading.Thread(target=serve, args=[listener], daemon=True)
+            serving.start()
             self.address = f"127.0.0.1:{listener.getsockname()[1]}"
             self.kept_out("--tls-ca", str(self.ca.folder / "ca.crt"))
+            with socket.create_connection(listener.getsockname()) as last:
+                last.sendall(b".")
+            serving.join(20)
+            self.assertFalse(serving.is_alive())
         self.assertTrue(believed)
         return any(believed)
 
