@@ -18,6 +18,7 @@ void AddExport(CLI::App& app, int* exit_code);
 void AddGrow(CLI::App& app, int* exit_code);
 void AddBranch(CLI::App& app, int* exit_code);
 void AddSample(CLI::App& app, int* exit_code);
+void AddEvaluate(CLI::App& app, int* exit_code);
 void AddCheckpoint(CLI::App& app, int* exit_code);
 void AddStop(CLI::App& app, int* exit_code);
 void AddDrain(CLI::App& app, int* exit_code);

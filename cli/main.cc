@@ -36,6 +36,7 @@ int main(int argc, char** argv) {
   eps::cli::AddBranch(app, &exit_code);
   eps::cli::AddTokenize(app, &exit_code);
   eps::cli::AddSample(app, &exit_code);
+  eps::cli::AddEvaluate(app, &exit_code);
   eps::cli::AddCheckpoint(app, &exit_code);
   eps::cli::AddStop(app, &exit_code);
   eps::cli::AddResize(app, &exit_code);

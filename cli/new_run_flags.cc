@@ -1,8 +1,7 @@
 #include "cli/new_run_flags.h"
 
 #include <cstdio>
-#include <filesystem>
-#include <system_error>
+#include <utility>
 
 #include "CLI/CLI.hpp"
 #include "absl/status/status.h"
@@ -45,14 +44,7 @@ absl::StatusOr<std::string> NewRunFlags::FindFolder() const {
 
 absl::StatusOr<std::vector<FieldOverride>> NewRunFlags::Overrides() const {
   EPS_ASSIGN_OR_RETURN(std::vector<FieldOverride> overrides, run.Overrides());
-  for (FieldOverride& field : overrides) {
-    if (field.path != "evaluation.path" || field.value.empty()) continue;
-    std::error_code error;
-    const std::filesystem::path path = std::filesystem::absolute(field.value, error);
-    if (error) return absl::NotFoundError(absl::StrCat("--set: evaluation.path: ", error.message()));
-    field.value = path.string();
-  }
-  return overrides;
+  return WithPathsFromHere(std::move(overrides));
 }
 
 void NewRunFlags::SayHowToGoOn(const Manifest& made, const std::string& what) const {

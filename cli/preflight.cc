@@ -24,16 +24,15 @@
 namespace eps::cli {
 namespace {
 
-absl::Status CheckPlan(const Preflight& preflight, const RunConfig& run, const ModelSpec& model) {
-  EPS_RETURN_IF_ERROR(LoadProfile(preflight.worker.profile, preflight.worker.device).status());
-  EPS_ASSIGN_OR_RETURN(const worker::KernelSizes kernels,
-                       worker::FindKernelSizes(preflight.worker.device, run.precision.wire));
+absl::Status CheckPlan(const WorkerFlags& flags, const RunConfig& run, const ModelSpec& model) {
+  EPS_RETURN_IF_ERROR(LoadProfile(flags.profile, flags.device).status());
+  EPS_ASSIGN_OR_RETURN(const worker::KernelSizes kernels, worker::FindKernelSizes(flags.device, run.precision.wire));
   return worker::CheckFits({.model = &model,
                             .run = &run,
                             .kernels = kernels,
-                            .cap_bytes = preflight.worker.device_memory_bytes,
+                            .cap_bytes = flags.device_memory_bytes,
                             .max_group_members = run.relay.group_members,
-                            .host_stash_bytes = preflight.worker.host_memory_bytes});
+                            .host_stash_bytes = flags.host_memory_bytes});
 }
 
 // Those of run.data; 0: not known yet.
@@ -51,14 +50,16 @@ absl::StatusOr<int64_t> CountSamplesOfData(const RunConfig& run) {
   return source->num_samples();
 }
 
+absl::Status CheckEvaluationFile(const RunConfig& run) {
+  RunConfig of_evaluation = run;
+  of_evaluation.data = run.evaluation_data();
+  return CountSamplesOfData(of_evaluation).status();
+}
+
 }  // namespace
 
 absl::StatusOr<int64_t> CountSamples(const RunConfig& run) {
-  if (run.evaluation.is_on() && !run.evaluation.path.empty()) {
-    RunConfig of_evaluation = run;
-    of_evaluation.data = run.evaluation_data();
-    EPS_RETURN_IF_ERROR(CountSamplesOfData(of_evaluation).status());
-  }
+  if (!run.evaluation.path.empty()) EPS_RETURN_IF_ERROR(CheckEvaluationFile(run));
   int64_t all = 0;
   bool is_known = true;
   for (const DataSource& source : run.all_sources()) {
@@ -94,11 +95,20 @@ absl::StatusOr<RunOutline> CheckBeforeTraining(const Preflight& preflight) {
   if (!run.model_from.empty() && !preflight.resume)
     EPS_RETURN_IF_ERROR(ModelFolder::Open(run.model_from, run.model).status());
   EPS_ASSIGN_OR_RETURN(const ModelSpec model, BuildModel(run.model));
-  EPS_RETURN_IF_ERROR(CheckPlan(preflight, run, model));
+  EPS_RETURN_IF_ERROR(CheckPlan(preflight.worker, run, model));
   outline.parameters = model.num_parameters();
   if (run.checkpoint.last || run.checkpoint.every_steps > 0) outline.checkpoint_bytes = CheckpointBytes(model, run);
   outline.model_state_bytes = server::ComputeDaemonMemory(model, run).model_state_bytes();
   return outline;
+}
+
+absl::Status CheckBeforeEvaluating(const EvaluatedRun& evaluated, const WorkerFlags& worker) {
+  const RunConfig& run = evaluated.config;
+  EPS_RETURN_IF_ERROR(ProbeDevice(worker.device, worker.vectors));
+  EPS_RETURN_IF_ERROR(run.evaluation.path.empty() ? CountSamples(run).status() : CheckEvaluationFile(run));
+  if (!run.model_from.empty()) EPS_RETURN_IF_ERROR(ModelFolder::Open(run.model_from, run.model).status());
+  EPS_ASSIGN_OR_RETURN(const ModelSpec model, BuildModel(run.model));
+  return CheckPlan(worker, run, model);
 }
 
 }  // namespace eps::cli

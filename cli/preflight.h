@@ -4,9 +4,11 @@
 #include <cstdint>
 #include <string>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "cli/common_flags.h"
 #include "cli/run_report.h"
+#include "common/checkpoint/evaluated_run.h"
 #include "common/spec/run_config.h"
 
 namespace eps::cli {
@@ -31,6 +33,9 @@ absl::StatusOr<RunConfig> LoadRunToTrain(const Preflight& preflight);
 //
 // Errors: as StartExitCode takes them; RESOURCE_EXHAUSTED names the smallest cap that would do
 absl::StatusOr<RunOutline> CheckBeforeTraining(const Preflight& preflight);
+
+// The same of what is evaluated.
+absl::Status CheckBeforeEvaluating(const EvaluatedRun& evaluated, const WorkerFlags& worker);
 
 }  // namespace eps::cli
 

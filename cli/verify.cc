@@ -28,6 +28,7 @@
 #include "cli/common_flags.h"
 #include "cli/preflight.h"
 #include "cli/progress.h"
+#include "cli/runs_folder.h"
 #include "cli/signal_queue.h"
 #include "cli/sitting.h"
 #include "cli/verify/comparison.h"
@@ -71,40 +72,6 @@ struct VerifyFlags {
     for (const std::string& name : only) topics.insert(kTopics.at(name));
     return topics;
   }
-};
-
-// Where the variants' runs lie: a temporary folder, which goes again unless it is kept; or the user's, which stays.
-class RunsFolder {
- public:
-  // Errors: ALREADY_EXISTS `given` holds something · the system's
-  static absl::StatusOr<std::unique_ptr<RunsFolder>> Make(const std::string& given) {
-    auto folder = std::make_unique<RunsFolder>();
-    if (!given.empty()) {
-      std::error_code ignored;
-      if (std::filesystem::exists(given, ignored) && !std::filesystem::is_empty(given, ignored)) {
-        return absl::AlreadyExistsError(absl::StrCat("--out ", given, ": not an empty folder"));
-      }
-      EPS_RETURN_IF_ERROR(MakeDirs(given));
-      folder->path_ = given;
-      folder->keep_ = true;
-      return folder;
-    }
-    EPS_ASSIGN_OR_RETURN(folder->path_, TemporaryFolder());
-    folder->path_ += "/eps-verify-XXXXXX";
-    if (mkdtemp(folder->path_.data()) == nullptr) return FileError(errno, "make", std::exchange(folder->path_, ""));
-    return folder;
-  }
-  ~RunsFolder() {
-    std::error_code ignored;
-    if (!keep_ && !path_.empty()) std::filesystem::remove_all(path_, ignored);
-  }
-  void Keep() { keep_ = true; }
-  bool kept() const { return keep_; }
-  const std::string& path() const { return path_; }
-
- private:
-  std::string path_;
-  bool keep_ = false;
 };
 
 class Verification {
@@ -291,7 +258,7 @@ absl::StatusOr<int> Verify(VerifyFlags flags) {
   EPS_ASSIGN_OR_RETURN(std::string programs, ProgramFolder());
   EPS_ASSIGN_OR_RETURN(SignalQueue signals, SignalQueue::Create({SIGINT, SIGTERM, SIGHUP}));
   umask(077);
-  EPS_ASSIGN_OR_RETURN(const std::unique_ptr<RunsFolder> folder, RunsFolder::Make(flags.out));
+  EPS_ASSIGN_OR_RETURN(const std::unique_ptr<RunsFolder> folder, RunsFolder::Make(flags.out, "eps-verify"));
   return Verification(flags, std::move(model), std::move(variants), std::move(programs), &signals, folder.get()).Run();
 }
 

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -17,16 +18,17 @@
 namespace eps::server {
 
 struct DaemonOptions {
-  std::string run_file;                  // a RunSpec: train it
-  std::vector<FieldOverride> overrides;  // of its fields
-  bool resume = false;                   // go on from the newest checkpoint in `out`
-  int64_t most_steps = 0;                // end after so many of the run's steps, as if a signal had come; 0: after all
-  std::string digest_file;               // DigestLog's; "": none is kept
-  bool tensorboard = false;              // keep event files of what it trains in `out`
-  std::string trace_file;                // of what it does and when, while it trains; "": none is kept
-  std::string serve_folder;              // or a checkpoint or Hugging Face folder: serve it
-  int64_t serve_context = 0;             // tokens of a text that it is planned for, at most; 0: the model's
-  std::string out;                       // where everything is left
+  std::string run_file;                              // a RunSpec: train it
+  std::vector<FieldOverride> overrides;              // of its fields
+  bool resume = false;                               // go on from the newest checkpoint in `out`
+  std::optional<int64_t> most_steps = std::nullopt;  // end after so many of the run's steps, as if a signal had come
+  std::string digest_file;                           // DigestLog's; "": none is kept
+  bool tensorboard = false;                          // keep event files of what it trains in `out`
+  std::string trace_file;                            // of what it does and when, while it trains; "": none is kept
+  std::string evaluate_folder;  // or a checkpoint or Hugging Face folder: evaluate it, by these overrides
+  std::string serve_folder;     // or a checkpoint or Hugging Face folder: serve it
+  int64_t serve_context = 0;    // tokens of a text that it is planned for, at most; 0: the model's
+  std::string out;              // where everything is left
   std::string listen = "127.0.0.1:0";
   ServerDoors doors;                           // of that address
   std::string metrics_listen = "127.0.0.1:0";  // the HTTP page
@@ -37,6 +39,8 @@ struct DaemonOptions {
   int64_t window_bytes = 0;                    // of contributions; 0: the run's default
   absl::Duration lease = absl::Seconds(10);
   absl::Duration linger = absl::ZeroDuration();  // that the HTTP page is served after the run has ended
+
+  bool evaluates() const { return !evaluate_folder.empty(); }
 };
 
 // The daemon: a model in memory, and the services through which workers and people reach it.

@@ -15,11 +15,15 @@
 #include "common/base/memory_room.h"
 #include "common/base/memory_speed.h"
 #include "common/base/status_macros.h"
+#include "common/checkpoint/checkpoint_files.h"
+#include "common/checkpoint/evaluated_run.h"
+#include "common/checkpoint/manifest.h"
 #include "common/checkpoint/resumed_run.h"
 #include "common/samples/class_names.h"
 #include "common/samples/tokenizer_of_ids.h"
 #include "common/schedule/loss_scale.h"
 #include "common/spec/spec_warnings.h"
+#include "eps_server/checkpoint/checkpoint_folder.h"
 #include "eps_server/data/corpus_tokens.h"
 #include "eps_server/data/data_mark.h"
 #include "eps_server/memory/room_check.h"
@@ -59,6 +63,7 @@ class RunLoader {
 
   absl::Status Load() {
     EPS_RETURN_IF_ERROR(PlanMemory());
+    if (options_.evaluates()) return LoadToEvaluate();
     EPS_RETURN_IF_ERROR(OpenData());
     EPS_ASSIGN_OR_RETURN(run_.model, BuildModel(run_.config.model));
     EPS_RETURN_IF_ERROR(TakeMemory());
@@ -74,6 +79,33 @@ class RunLoader {
   }
 
  private:
+  // Without the data that it was trained on, unless a part of them is what it is evaluated on.
+  absl::Status LoadToEvaluate() {
+    const RunConfig& config = run_.config;
+    if (config.evaluation.path.empty()) {
+      EPS_RETURN_IF_ERROR(OpenData());
+    } else {
+      EPS_ASSIGN_OR_RETURN(run_.evaluation_data,
+                           EvaluationData::Open(config, /*training=*/nullptr, folder_.evaluation_tokens(),
+                                                options_.threads, FormerTokens::kReplaced, &work_));
+    }
+    EPS_ASSIGN_OR_RETURN(run_.model, BuildModel(config.model));
+    EPS_RETURN_IF_ERROR(TakeMemory());
+    if (!IsStepFolder(run_.evaluated)) {
+      return LoadHuggingFace(run_.evaluated, run_.model, options_.threads, *run_.store, &work_);
+    }
+    EPS_ASSIGN_OR_RETURN(const Manifest manifest, ReadManifest(run_.evaluated));
+    EPS_RETURN_IF_ERROR(CheckSizes(run_.evaluated, manifest));
+    EPS_RETURN_IF_ERROR(CheckSums(run_.evaluated, manifest, kWeightFiles, &work_));
+    EPS_RETURN_IF_ERROR(
+        LoadTensors(run_.evaluated, run_.model, manifest, LoadWhat::kMasters, options_.threads, *run_.store, &work_));
+    run_.state = manifest.state;
+    run_.state.updates.clear();        // of blobs that have other names, as others train
+    run_.state.choices.clear();        // bits are promised for training alone
+    run_.state.device_models.clear();  // whose bits these are nobody goes on with
+    return config.evaluation.path.empty() ? CheckData() : absl::OkStatus();
+  }
+
   // Before data are made tokens, which may take hours.
   absl::Status PlanMemory() {
     EPS_ASSIGN_OR_RETURN(const ModelSpec model, BuildModel(run_.config.model));
@@ -96,8 +128,9 @@ class RunLoader {
     EPS_ASSIGN_OR_RETURN(run_.data, StepData::Create(of_tokens, &work_));
     if (!config.evaluation.is_on()) return absl::OkStatus();
     readable.model.class_names = config.model.class_names;
-    EPS_ASSIGN_OR_RETURN(run_.evaluation_data, EvaluationData::Open(readable, *run_.data, folder_.evaluation_tokens(),
-                                                                    options_.threads, former, &work_));
+    EPS_ASSIGN_OR_RETURN(
+        run_.evaluation_data,
+        EvaluationData::Open(readable, run_.data.get(), folder_.evaluation_tokens(), options_.threads, former, &work_));
     return absl::OkStatus();
   }
 
@@ -188,8 +221,9 @@ class RunLoader {
                                    : std::string();
     return absl::FailedPreconditionError(absl::StrCat(
         is_one ? "data.path: " : "data.sources: ", absl::StrJoin(paths, ", "),
-        is_one ? " is not the file that " : " are not the files that ", run_.checkpointer->LatestPath(),
-        " was trained on: ", difference, "; ", remedy, "put back what was there, or start the run in another folder"));
+        is_one ? " is not the file that " : " are not the files that ",
+        options_.evaluates() ? run_.evaluated : run_.checkpointer->LatestPath(), " was trained on: ", difference, "; ",
+        remedy, "put back what was there, or start the run in another folder"));
   }
 
   const DaemonOptions& options_;
@@ -203,6 +237,12 @@ class RunLoader {
 }  // namespace
 
 absl::Status ReadRun(const DaemonOptions& options, const RunFolder& folder, LoadedRun& run) {
+  if (options.evaluates()) {
+    EPS_ASSIGN_OR_RETURN(EvaluatedRun found, FindEvaluatedRun(options.evaluate_folder, options.overrides));
+    run.evaluated = std::move(found.folder);
+    run.config = std::move(found.config);
+    return absl::OkStatus();
+  }
   EPS_ASSIGN_OR_RETURN(run.config, options.resume ? LoadRunOfFolder(folder.path(), options.run_file, options.overrides)
                                                   : LoadRunConfig(options.run_file, options.overrides));
   for (const SpecWarning& warning : FindSpecWarnings(run.config)) {  // of a branch (`eps branch`), too

@@ -4,6 +4,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <string>
 
 #include "absl/status/status.h"
 #include "common/base/long_work.h"
@@ -20,13 +21,14 @@
 
 namespace eps::server {
 
-// A run that is trained, read and checked: new, or as its newest checkpoint has it. Parts point to one another, so it
+// A run that is trained, read and checked: new, or as its newest checkpoint has it; or one that is evaluated. Parts point to one another, so it
 // stays where it was loaded.
 struct LoadedRun {
   RunConfig config;
+  std::string evaluated;  // whose weights are evaluated: a checkpoint's or a Hugging Face folder; "": it is trained
   std::optional<ModelSource> source;  // to be kept with the run; nullopt: it is there already
   ModelSpec model;
-  std::unique_ptr<StepData> data;
+  std::unique_ptr<StepData> data;  // null: it is evaluated, on a file of its own
   std::unique_ptr<EvaluationData> evaluation_data;  // null: nothing is evaluated
   DaemonMemory memory;
   double floor_bytes_per_second = 0;  // of the memory, for one of the optimizer's threads; 0: not measured

@@ -58,7 +58,14 @@ void AddFlags(CLI::App& app, Flags& flags) {
   auto* serve = app.add_option("--serve", options.serve_folder,
                                "Checkpoint or Hugging Face folder to serve instead: text for `eps sample`; no training")
                     ->type_name("DIR");
+  auto* evaluate =
+      app.add_option(
+             "--evaluate", options.evaluate_folder,
+             "Checkpoint or Hugging Face folder to evaluate instead, by --set evaluation.path=FILE or as its run "
+             "does; leaves evaluations.jsonl and summary.json, and ends (`eps evaluate`)")
+          ->type_name("DIR");
   run->excludes(serve);
+  evaluate->excludes(run)->excludes(serve);
   app.add_option(
          "--serve-context", options.serve_context,
          "Plans for texts of so many tokens, of which longer ones keep the last, where the model's positions are no "
@@ -70,7 +77,7 @@ void AddFlags(CLI::App& app, Flags& flags) {
       ->type_name("FIELD.PATH=VALUE")
       ->expected(1)
       ->take_all()
-      ->needs(run);
+      ->excludes(serve);
   app.add_option("--steps", flags.steps, "Overrides the RunSpec's steps")
       ->type_name("N")
       ->check(CLI::Range(int64_t{1}, int64_t{1000000000000}))
@@ -157,8 +164,8 @@ void AddFlags(CLI::App& app, Flags& flags) {
 // The rest of what is typed becomes options here. Errors: INVALID_ARGUMENT naming the flag
 absl::Status FinishOptions(Flags& flags) {
   DaemonOptions& options = flags.options;
-  if (options.run_file.empty() && options.serve_folder.empty()) {
-    return absl::InvalidArgumentError("--run FILE (or --serve DIR) is required");
+  if (options.run_file.empty() && options.evaluate_folder.empty() && options.serve_folder.empty()) {
+    return absl::InvalidArgumentError("--run FILE (or --evaluate DIR, or --serve DIR) is required");
   }
   for (const std::string& text : flags.overrides) {
     EPS_ASSIGN_OR_RETURN(FieldOverride field, ParseFieldOverride(text));

@@ -128,21 +128,22 @@ class TrainingDaemon final : public Daemon {
       step_trace_ = std::make_unique<StepTrace>(trace_.get());
       observers.push_back(step_trace_.get());
     }
-    EPS_ASSIGN_OR_RETURN(coordinator_, Coordinator::Create({.model = &run_.model,
-                                                            .run = &run_.config,
-                                                            .store = run_.store.get(),
-                                                            .checkpointer = run_.checkpointer.get(),
-                                                            .observers = std::move(observers),
-                                                            .witness = digests_.get(),
-                                                            .trace = trace_.get(),
-                                                            .data = std::move(run_.data),
-                                                            .evaluation_data = std::move(run_.evaluation_data),
-                                                            .resume = run_.state,
-                                                            .expected_workers = options_.expected_workers,
-                                                            .lease = options_.lease,
-                                                            .threads = options_.threads,
-                                                            .window_bytes = run_.memory.contribution_window_bytes,
-                                                            .most_steps = options_.most_steps}));
+    EPS_ASSIGN_OR_RETURN(coordinator_,
+                         Coordinator::Create({.model = &run_.model,
+                                              .run = &run_.config,
+                                              .store = run_.store.get(),
+                                              .checkpointer = run_.checkpointer.get(),
+                                              .observers = std::move(observers),
+                                              .witness = digests_.get(),
+                                              .trace = trace_.get(),
+                                              .data = std::move(run_.data),
+                                              .evaluation_data = std::move(run_.evaluation_data),
+                                              .resume = run_.state,
+                                              .expected_workers = options_.expected_workers,
+                                              .lease = options_.lease,
+                                              .threads = options_.threads,
+                                              .window_bytes = run_.memory.contribution_window_bytes,
+                                              .most_steps = options_.evaluates() ? 0 : options_.most_steps}));
     host_ = std::make_unique<TrainingHost>(*coordinator_);
     front_->page().Show([this] { return View(); });
     return absl::OkStatus();
@@ -214,7 +215,7 @@ class TrainingDaemon final : public Daemon {
     const absl::Status ended = coordinator_->WaitUntilFinished();
     front_->server().SetServing(false);
     const RunStatus status = coordinator_->Status();
-    stopped_early_ = status.step < run_.config.steps;
+    stopped_early_ = options_.evaluates() ? !status.evaluation.has_value() : status.step < run_.config.steps;
     absl::Status reported;
     if (ended.ok()) reported = Report(status, coordinator_->Losses());
     if (reported.ok() && digests_ != nullptr) reported = digests_->status();

@@ -163,15 +163,6 @@ absl::StatusOr<ModelSource> ReadKept(const std::string& folder) {
   return source;
 }
 
-// RUN of RUN/checkpoints/step-N; nullopt: the checkpoint lies elsewhere.
-std::optional<std::string> RunFolderOf(const std::string& checkpoint) {
-  std::error_code error;
-  const std::filesystem::path absolute = std::filesystem::absolute(checkpoint, error).lexically_normal();
-  const std::filesystem::path step = absolute.has_filename() ? absolute : absolute.parent_path();
-  if (error || step.parent_path().filename() != kCheckpointsFolder) return std::nullopt;
-  return step.parent_path().parent_path().string();
-}
-
 // Of another run's checkpoint what that run has kept, whose config.json knows more than the checkpoint's.
 absl::StatusOr<ModelSource> ReadSourceOfModel(const std::string& folder) {
   const std::optional<std::string> run = IsStepFolder(folder) ? RunFolderOf(folder) : std::nullopt;
@@ -184,6 +175,14 @@ absl::StatusOr<ModelSource> ReadSourceOfModel(const std::string& folder) {
 }
 
 }  // namespace
+
+std::optional<std::string> RunFolderOf(const std::string& checkpoint) {
+  std::error_code error;
+  const std::filesystem::path absolute = std::filesystem::absolute(checkpoint, error).lexically_normal();
+  const std::filesystem::path step = absolute.has_filename() ? absolute : absolute.parent_path();
+  if (error || step.parent_path().filename() != kCheckpointsFolder) return std::nullopt;
+  return step.parent_path().parent_path().string();
+}
 
 std::string ModelSourceFolder(const std::string& run_folder) {
   return absl::StrCat(run_folder, "/", kModelSourceFolder);

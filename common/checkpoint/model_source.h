@@ -1,6 +1,7 @@
 #ifndef EPS_COMMON_CHECKPOINT_MODEL_SOURCE_H_
 #define EPS_COMMON_CHECKPOINT_MODEL_SOURCE_H_
 
+#include <optional>
 #include <string>
 
 #include "absl/status/status.h"
@@ -33,6 +34,9 @@ struct ModelSource {
 // A file other than config.json that cannot be read is left out, with a warning in the log: the run does not need it.
 // Errors: the system's, naming model.from or data.tokenizer_path, of a config.json
 absl::StatusOr<ModelSource> ReadModelSource(const RunConfig& run);
+
+// RUN of RUN/checkpoints/step-N, absolute; nullopt: the checkpoint lies elsewhere.
+std::optional<std::string> RunFolderOf(const std::string& checkpoint);
 
 // Where the run in run_folder keeps it, or would.
 std::string ModelSourceFolder(const std::string& run_folder);

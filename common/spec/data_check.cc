@@ -489,6 +489,7 @@ void CheckEvaluation(const proto::Evaluation& evaluation, const proto::Data& dat
   if (evaluation.has_samples()) {
     out.samples = check.Integer<int64_t>("evaluation.samples", evaluation.samples(), 0, 1, kMaxSteps);
   }
+  out.at_start = evaluation.at_start();
   if (evaluation.has_path() == evaluation.has_held_out()) {
     check.Fail("evaluation",
                evaluation.has_path() ? "path and held_out are given; give one of them" : "give path, or held_out");
@@ -566,6 +567,7 @@ void WriteEvaluation(const EvaluationConfig& evaluation, proto::Evaluation& out)
   }
   out.set_every_steps(evaluation.every_steps);
   if (evaluation.samples > 0) out.set_samples(evaluation.samples);
+  if (evaluation.at_start) out.set_at_start(true);
 }
 
 }  // namespace eps

@@ -174,6 +174,17 @@ absl::StatusOr<FieldOverride> ParseFieldOverride(const std::string& text) {
   return FieldOverride{text.substr(0, equals), text.substr(equals + 1)};
 }
 
+absl::StatusOr<std::vector<FieldOverride>> WithPathsFromHere(std::vector<FieldOverride> overrides) {
+  for (FieldOverride& field : overrides) {
+    if ((field.path != "evaluation.path" && field.path != "data.tokenizer_path") || field.value.empty()) continue;
+    std::error_code error;
+    const std::filesystem::path path = std::filesystem::absolute(field.value, error);
+    if (error) return absl::NotFoundError(absl::StrCat("--set: ", field.path, ": ", error.message()));
+    field.value = path.string();
+  }
+  return overrides;
+}
+
 absl::StatusOr<RunConfig> LoadRunConfig(const std::string& path, const std::vector<FieldOverride>& overrides) {
   return Load(path, overrides);
 }

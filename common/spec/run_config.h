@@ -195,11 +195,13 @@ struct EvaluationConfig {
   double held_out = 0;      // share of data's samples; 0: of `path`
   int64_t every_steps = 0;  // 0: nothing is evaluated
   int64_t samples = 0;      // at most; 0: all
+  bool at_start = false;    // before the first step, too
 
   bool is_on() const { return every_steps > 0; }
   // Whether the weights of `version` are evaluated, in a run of `steps`.
   bool IsDue(int64_t version, int64_t steps) const {
-    return is_on() && version > 0 && (version % every_steps == 0 || version == steps);
+    if (version == 0) return is_on() && at_start;
+    return is_on() && (version % every_steps == 0 || version == steps);
   }
   // How many of a source's samples are not trained on: the last ones. 0 of a single one, which cannot be divided.
   int64_t HeldOut(int64_t num_samples) const;
@@ -254,6 +256,10 @@ struct FieldOverride {
 };
 // What is typed behind --set. Errors: INVALID_ARGUMENT no "=", or nothing in front of it
 absl::StatusOr<FieldOverride> ParseFieldOverride(const std::string& text);
+
+// Those that are paths of files, as they are seen from this process's folder, made absolute: evaluation.path and
+// data.tokenizer_path. Errors: NOT_FOUND this process's folder is gone
+absl::StatusOr<std::vector<FieldOverride>> WithPathsFromHere(std::vector<FieldOverride> overrides);
 
 // Reads a RunSpec (.textproto or .json, by the file's ending), applies the overrides, reads the
 // model's config.json if `model.from` is given, fills defaults, and checks every value.

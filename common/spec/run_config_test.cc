@@ -317,7 +317,8 @@ TEST_F(RunConfigTest, WhatIsSerialisedIsParsedWithTheSameBits) {
         MustLoad(kSmall, {{"data.path", "x.bin"}, {"data.token_bytes", "4"}, {"data.documents", "PADDED"}}),
         MustLoad(kSmall, {{"data.path", "x.jsonl"}, {"data.tokenizer_path", "model"}, {"data.count", "ALL"}}),
         MustLoad(kSmall, {{"evaluation.path", "b.txt"}, {"evaluation.every_steps", "5"}, {"evaluation.samples", "9"}}),
-        MustLoad(kSmall, {{"evaluation.held_out", "0.1"}, {"evaluation.every_steps", "5"}}),
+        MustLoad(kSmall,
+                 {{"evaluation.held_out", "0.1"}, {"evaluation.every_steps", "5"}, {"evaluation.at_start", "true"}}),
         MustLoad(kExample, {{"depth.drop.share", "0.2"}, {"depth.drop.rule", "LINEAR"}}),
         MustLoad(kSmall, {{"data.path", "x.bin"}, {"data.token_bytes", "4"}, {"relay.inner", "KEEP"}})}) {
     config.optimizer.peak_learning_rate = 0.1 + 0.2;

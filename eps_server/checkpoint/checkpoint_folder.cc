@@ -261,7 +261,10 @@ absl::Status WriteCheckpointFolder(const std::string& folder, StateCapture& capt
 absl::Status LoadTensors(const std::string& folder, const ModelSpec& model, const Manifest& manifest, LoadWhat what,
                          int threads, Store& store, LongWork* work) {
   const int num_moments = manifest.run.optimizer.num_moments();
-  const std::vector<SafetensorsEntry> master_entries = MasterEntries(model, manifest.run.precision.wire);
+  ModelConfig config = model.config;
+  config.freeze = manifest.run.model.freeze;
+  EPS_ASSIGN_OR_RETURN(const ModelSpec written, BuildModel(config));
+  const std::vector<SafetensorsEntry> master_entries = MasterEntries(written, manifest.run.precision.wire);
   const std::vector<SafetensorsEntry> moment_entries = MomentEntries(model, manifest.run);
   EPS_ASSIGN_OR_RETURN(const auto masters, OpenTensors(PathOf(folder, kModelFile), master_entries));
   std::unique_ptr<SafetensorsReader> moments;
@@ -270,9 +273,9 @@ absl::Status LoadTensors(const std::string& folder, const ModelSpec& model, cons
     EPS_ASSIGN_OR_RETURN(moments, OpenTensors(PathOf(folder, kOptimizerFile), moment_entries));
   }
   std::vector<Piece> pieces;
-  auto master = master_entries.begin(), moment = moment_entries.begin();
+  auto moment = moment_entries.begin();
   for (const BlobSpec* blob : BlobsInFileOrder(model, /*with_frozen=*/true)) {
-    for (const TensorSpec& tensor : blob->tensors) AddPieces(*masters, master++->name, blob->id, tensor, -1, pieces);
+    for (const TensorSpec& tensor : blob->tensors) AddPieces(*masters, tensor.name, blob->id, tensor, -1, pieces);
   }
   for (const BlobSpec* blob : BlobsInFileOrder(model, /*with_frozen=*/false)) {
     if (moments == nullptr) break;

@@ -18,10 +18,10 @@ int64_t Share(int64_t total, int64_t part, int64_t whole) {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<EvaluationData>> EvaluationData::Open(const RunConfig& run, const StepData& training,
+absl::StatusOr<std::unique_ptr<EvaluationData>> EvaluationData::Open(const RunConfig& run, const StepData* training,
                                                                      const std::string& folder, int threads,
                                                                      FormerTokens former, LongWork* work) {
-  if (run.evaluation.path.empty()) return std::make_unique<EvaluationData>(run, training.held_out());
+  if (run.evaluation.path.empty()) return std::make_unique<EvaluationData>(run, training->held_out());
   RunConfig of_path = run;
   of_path.data = run.evaluation_data();
   EPS_ASSIGN_OR_RETURN(const RunConfig of_tokens, WithTokenFile(of_path, folder, threads, former, work));

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 #include <utility>
@@ -43,8 +44,8 @@ std::vector<BlobId> UpdateOrder(const ModelSpec& model, bool deferred) {
   return order;
 }
 
-int64_t LastStep(const RunConfig& run, int64_t most_steps) {
-  return most_steps > 0 ? std::min(run.steps, most_steps) : run.steps;
+int64_t LastStep(const RunConfig& run, std::optional<int64_t> most_steps) {
+  return std::min(run.steps, most_steps.value_or(run.steps));
 }
 
 absl::Status CheckExpectedWorkers(int workers) {
@@ -252,7 +253,7 @@ void CoordinatorImpl::OnStepIn(StepId step) {
 
 absl::StatusOr<std::unique_ptr<Coordinator>> Coordinator::Create(Options options) {
   EPS_CHECK(options.model != nullptr && options.run != nullptr && options.store != nullptr);
-  EPS_CHECK(options.checkpointer != nullptr && options.data != nullptr && options.clock);
+  EPS_CHECK(options.checkpointer != nullptr && (options.data != nullptr || options.most_steps == 0) && options.clock);
   EPS_CHECK(options.run->evaluation.is_on() == (options.evaluation_data != nullptr));
   EPS_RETURN_IF_ERROR(CheckExpectedWorkers(options.expected_workers));
   if (options.lease <= absl::ZeroDuration()) {

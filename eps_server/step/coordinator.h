@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -55,10 +56,10 @@ class Coordinator {
     const RunConfig* run = nullptr;
     Store* store = nullptr;  // loaded at resume.version, nothing published
     Checkpointer* checkpointer = nullptr;
-    std::vector<StepObserver*> observers;  // each is told of every step, in this order
-    ChunkWitness* witness = nullptr;       // of the optimizer; null: none
-    TraceLog* trace = nullptr;             // the optimizer's; null: none
-    std::unique_ptr<StepData> data;
+    std::vector<StepObserver*> observers;               // each is told of every step, in this order
+    ChunkWitness* witness = nullptr;                    // of the optimizer; null: none
+    TraceLog* trace = nullptr;                          // the optimizer's; null: none
+    std::unique_ptr<StepData> data;                     // may be null with most_steps: 0
     std::unique_ptr<EvaluationData> evaluation_data;    // where run->evaluation.is_on(), and only there
     RunState resume;                                    // default for a new run
     int expected_workers = 1;                           // the first step waits until so many are ready
@@ -66,7 +67,8 @@ class Coordinator {
     absl::Duration lease = absl::Seconds(10);
     int threads = 1;           // of the optimizer
     int64_t window_bytes = 0;  // of contributions; 0: DefaultWindowBytes of one worker
-    int64_t most_steps = 0;    // the run ends when so many are committed, if it has more; 0: no such end
+    // The run ends when so many are committed, if it has more; with 0 once what is due before the first step is evaluated.
+    std::optional<int64_t> most_steps = std::nullopt;
     MonotonicClock clock = SteadyClock();
   };
   // Publishes resume.version of every blob and starts. A run that is done already is kFinished at once.

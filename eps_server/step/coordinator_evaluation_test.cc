@@ -65,6 +65,32 @@ TEST_P(CoordinatorModeTest, EvaluationsAreMadeInStepOrderTheSameForAnyWorkersAnd
   EXPECT_EQ(evaluations[0].accuracy, 0.5);
 }
 
+TEST(CoordinatorEvaluationTest, WhatTheRunBeginsWithIsEvaluatedBeforeTheFirstStep) {
+  RunConfig config = EvaluatedRun();
+  config.evaluation.at_start = true;
+  TestRun run(config, {.expected_workers = 2});
+  FakeWorker first(run), second(run);
+  ASSERT_OK(run.coordinator->WaitUntilFinished());
+  EXPECT_EQ(run.reports.steps_before(), (std::vector<int64_t>{0, 3, 4}));
+  EXPECT_EQ(run.reports.evaluations()[0].version, Version(0));
+  EXPECT_TRUE(run.Result(4) == Reference(SmallRun()));
+}
+
+TEST(CoordinatorEvaluationTest, WithoutAStepTheRunEndsOnceItsVersionIsEvaluated) {
+  RunConfig config = EvaluatedRun();
+  config.evaluation.at_start = true;
+  config.checkpoint.last = false;
+  const EvaluationReport want = ReferenceEvaluations(config)[0];
+  TestRun run(config, {.most_steps = 0});
+  FakeWorker worker(run);
+  ASSERT_OK(run.coordinator->WaitUntilFinished());
+  EXPECT_TRUE(worker.finished_ok());
+  EXPECT_EQ(run.committed(), 0);
+  EXPECT_TRUE(run.checkpointer->snapshots().empty());
+  ExpectSame(run.reports.evaluations(), {want});
+  ASSERT_TRUE(run.coordinator->Status().evaluation.has_value());
+}
+
 TEST(CoordinatorEvaluationTest, VnodesOfAWorkerThatIsLostInAnEvaluationGoToOthersInTheSameRound) {
   const std::vector<EvaluationReport> want = ReferenceEvaluations(EvaluatedRun());
   TestRun run(EvaluatedRun(), {.expected_workers = 2});

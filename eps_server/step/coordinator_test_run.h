@@ -10,6 +10,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -215,7 +216,7 @@ struct RunOptions {
   int expected_workers = 1;
   int threads = 2;
   int64_t window_bytes = 0;
-  int64_t most_steps = 0;
+  std::optional<int64_t> most_steps = std::nullopt;
   FakeClock* clock = nullptr;
   absl::Duration lease = absl::Seconds(10);
   const Snapshot* resume = nullptr;
@@ -243,7 +244,7 @@ struct TestRun {
                               .window_bytes = options.window_bytes,
                               .most_steps = options.most_steps};
     if (config.evaluation.is_on()) {
-      made.evaluation_data = *EvaluationData::Open(this->config, *made.data, dir.File("evaluation_tokens"), 1);
+      made.evaluation_data = *EvaluationData::Open(this->config, made.data.get(), dir.File("evaluation_tokens"), 1);
     }
     made.resume.loss_scale = FirstLossScale(this->config.precision.loss_scale);
     if (options.resume != nullptr) made.resume = options.resume->state;

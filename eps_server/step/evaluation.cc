@@ -111,10 +111,11 @@ double Evaluation::SecondsLeft(Version committed, int64_t end, absl::Duration no
 }
 
 int64_t Evaluation::NumDue(int64_t first, int64_t last) const {
+  const int64_t of_start = first <= 0 && last >= 0 && config_.IsDue(0, steps_) ? 1 : 0;
   first = std::max<int64_t>(first, 1);
-  if (!config_.is_on() || last < first) return 0;
+  if (!config_.is_on() || last < first) return of_start;
   const int64_t of_interval = last / config_.every_steps - (first - 1) / config_.every_steps;
-  return of_interval + (last == steps_ && last % config_.every_steps != 0 ? 1 : 0);
+  return of_start + of_interval + (last == steps_ && last % config_.every_steps != 0 ? 1 : 0);
 }
 
 }  // namespace eps::server

@@ -40,6 +40,24 @@ TEST(EvaluationTest, VersionsAreDueEverySoManyStepsAndAtTheLastOne) {
   EXPECT_FALSE(Evaluation({}, kSteps, 0, Version(0)).IsDue(Version(4)));
 }
 
+TEST(EvaluationTest, WhatTheRunBeginsWithIsDueWhereItIsAskedFor) {
+  EvaluationConfig config = kEveryFour;
+  config.at_start = true;
+  Evaluation evaluation(config, kSteps, 1, Version(0));
+  EXPECT_TRUE(evaluation.IsDue(Version(0)));
+  EXPECT_FALSE(evaluation.IsDue(Version(1)));
+  const auto left = [&](int64_t committed, int64_t end) {
+    return evaluation.SecondsLeft(Version(committed), end, absl::ZeroDuration(), /*round_seconds=*/5);
+  };
+  EXPECT_EQ(left(0, 10), 4 * 5);
+  EXPECT_EQ(left(0, 0), 5);
+  evaluation.Begin(Version(0), absl::ZeroDuration());
+  EXPECT_EQ(left(0, 0), 5) << "all of it";
+  evaluation.Abandon();
+  EXPECT_EQ(left(0, 10), 3 * 5) << "it is not made twice";
+  EXPECT_FALSE(Evaluation(config, kSteps, 1, Version(1)).IsDue(Version(1)));
+}
+
 TEST(EvaluationTest, AResumedVersionIsEvaluatedAnewButNotThatOfARunThatIsDone) {
   EXPECT_TRUE(Evaluation(kEveryFour, kSteps, 1, Version(4)).IsDue(Version(4)));
   EXPECT_FALSE(Evaluation(kEveryFour, kSteps, 1, Version(10)).IsDue(Version(10)));

@@ -1,0 +1,222 @@
+// eps evaluate: loss and accuracy of a checkpoint's model, computed by a daemon and workers that make no step.
+
+#include <signal.h>
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <cstdio>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "CLI/CLI.hpp"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "cli/child_process.h"
+#include "cli/command.h"
+#include "cli/common_flags.h"
+#include "cli/preflight.h"
+#include "cli/progress.h"
+#include "cli/runs_folder.h"
+#include "cli/signal_queue.h"
+#include "cli/sitting.h"
+#include "common/base/control_groups.h"
+#include "common/base/exit_code.h"
+#include "common/base/file_util.h"
+#include "common/base/flags.h"
+#include "common/base/memory_room.h"
+#include "common/base/status_macros.h"
+#include "common/base/thread.h"
+#include "common/checkpoint/evaluated_run.h"
+#include "common/grpc/thread_needs.h"
+#include "common/run_folder/run_folder.h"
+#include "common/spec/run_config.h"
+#include "nlohmann/json.hpp"
+#include "proto/control.pb.h"
+
+namespace eps::cli {
+namespace {
+
+struct EvaluateFlags {
+  RunFlags run;  // of a checkpoint, with --set
+  std::string data;
+  int64_t samples = 0;  // 0: all, or as many as its run takes
+  WorkerFlags worker;
+  int workers = 1;
+  std::string out;
+  bool json = false;
+
+  int ThreadsPerWorker() const { return worker.threads > 0 ? worker.threads : std::max(1, UsableCores() / workers); }
+};
+
+// "evaluating: 31%, 12.5 s"
+std::string EvaluatingLine(const proto::StatusReply& status) {
+  if (status.has_evaluating()) return absl::StrCat("evaluating ", FormatEvaluating(status));
+  const std::string work = FormatStartWork(status), awaited = FormatAwaitedWorkers(status);
+  return Printable(
+      absl::StrCat(StateWords(status.state()), !work.empty() ? ": " : "", work, !awaited.empty() ? ": " : "", awaited));
+}
+
+// What a daemon without an evaluation leaves is none. Errors: the system's · INTERNAL it has made none
+absl::StatusOr<nlohmann::ordered_json> ReadEvaluation(const std::string& out) {
+  EPS_ASSIGN_OR_RETURN(const std::string line, ReadFile(RunFolder(out).evaluations()));
+  nlohmann::ordered_json evaluation = nlohmann::ordered_json::parse(line, nullptr, /*allow_exceptions=*/false);
+  if (!evaluation.is_object()) return absl::InternalError("the daemon was told to end before it had evaluated");
+  return evaluation;
+}
+
+std::string NumberText(const nlohmann::ordered_json& evaluation, const char* key, const char* format_unit) {
+  const auto found = evaluation.find(key);
+  if (found == evaluation.end() || !found->is_number()) return "not finite";
+  return absl::StrFormat("%.6g", found->get<double>()) + format_unit;
+}
+
+// What was evaluated on what.
+struct Subject {
+  std::string folder, data;
+  double held_out = 0;  // the share of `data` that it is; 0: all of it
+  std::string unit;     // of what the loss is a mean of
+
+  std::string DataText() const {
+    return held_out > 0 ? absl::StrFormat("the %g of %s that is held out", held_out, data) : data;
+  }
+};
+
+void PrintText(const Subject& subject, const nlohmann::ordered_json& evaluation) {
+  const auto tokens = evaluation.value("tokens", int64_t{0});
+  std::printf("%s on %s:\n", subject.folder.c_str(), subject.DataText().c_str());
+  if (tokens == 0) {
+    std::printf("  no token of it is counted, so that there is no loss\n");
+    return;
+  }
+  std::printf("  loss        %s\n",
+              NumberText(evaluation, "loss", absl::StrCat(" nats a ", subject.unit).c_str()).c_str());
+  if (evaluation.contains("perplexity")) {
+    std::printf("  perplexity  %s\n", NumberText(evaluation, "perplexity", "").c_str());
+  }
+  std::printf("  accuracy    %.2f%% of %lld %ss\n", 100 * evaluation.value("accuracy", std::nan("")),
+              static_cast<long long>(tokens), subject.unit.c_str());
+  std::printf("  took        %s\n", FormatSeconds(evaluation.value("seconds", 0.0)).c_str());
+}
+
+void PrintJson(const Subject& subject, const nlohmann::ordered_json& evaluation) {
+  nlohmann::ordered_json result = {{"checkpoint", subject.folder}, {"data", subject.data}};
+  if (subject.held_out > 0) result["held_out"] = subject.held_out;
+  result.update(evaluation);
+  std::printf("%s\n",
+              result.dump(2, ' ', /*ensure_ascii=*/false, nlohmann::ordered_json::error_handler_t::replace).c_str());
+}
+
+Subject SubjectOf(const EvaluatedRun& run) {
+  const EvaluationConfig& evaluation = run.config.evaluation;
+  return {.folder = run.folder,
+          .data = evaluation.path.empty() ? run.config.all_sources().front().data.path : evaluation.path,
+          .held_out = evaluation.held_out,
+          .unit = run.config.objective() == Objective::kClasses ? "sample" : "token"};
+}
+
+// The sitting's exit code, told. `folder`: where it was carried out.
+int Fail(const SittingEnd& end, const SignalQueue& signals, RunsFolder& folder) {
+  if (signals.last() != 0) {
+    std::fprintf(stderr, "eps: ended by a signal\n");
+    return kExitSignal + signals.last();
+  }
+  std::vector<std::string> errors = end.errors;
+  if (end.exit_code == kExitFailed) {
+    folder.Keep();                             // its logs say more
+    if (errors.size() > 1) errors.pop_back();  // of checkpoints, of which it makes none
+  }
+  for (const std::string& error : errors) std::fprintf(stderr, "eps: %s\n", error.c_str());
+  return end.exit_code;
+}
+
+absl::StatusOr<int> Evaluate(EvaluateFlags flags) {
+  flags.worker.SetDefaultMemory(FindMemoryRoom(), flags.workers);
+  flags.worker.SetDefaultProfile(flags.ThreadsPerWorker());
+  if (!flags.data.empty()) flags.run.set.push_back(absl::StrCat("evaluation.path=", flags.data));
+  if (flags.samples > 0) flags.run.set.push_back(absl::StrCat("evaluation.samples=", flags.samples));
+  EPS_RETURN_IF_ERROR(CheckThreadRoom(RunThreads(flags.workers, flags.ThreadsPerWorker())));
+  EPS_ASSIGN_OR_RETURN(const std::vector<FieldOverride> overrides, flags.run.Overrides());
+  EPS_ASSIGN_OR_RETURN(const EvaluatedRun run, FindEvaluatedRun(flags.run.checkpoint, overrides));
+  flags.run.checkpoint = run.folder;  // a run that goes on makes newer ones
+  EPS_RETURN_IF_ERROR(CheckBeforeEvaluating(run, flags.worker));
+  EPS_ASSIGN_OR_RETURN(const std::string programs, ProgramFolder());
+  EPS_ASSIGN_OR_RETURN(SignalQueue signals, SignalQueue::Create({SIGINT, SIGTERM, SIGHUP}));
+  umask(077);
+  EPS_ASSIGN_OR_RETURN(const std::unique_ptr<RunsFolder> folder, RunsFolder::Make(flags.out, "eps-evaluate"));
+  EPS_RETURN_IF_ERROR(MakeDirs(RunFolder(folder->path()).logs()));
+  ProgressPrinter progress(/*quiet=*/false, stderr);
+  const SittingEnd end =
+      Sitting({.run = flags.run,
+               .worker = flags.worker,
+               .workers = flags.workers,
+               .threads = flags.ThreadsPerWorker(),
+               .programs = programs,
+               .out = folder->path(),
+               .end_at_once = true,
+               .show =
+                   [&](const proto::StatusReply& status) {
+                     progress.ShowLine([&](int width) { return EvaluatingLine(status).substr(0, width); });
+                   }},
+              &signals)
+          .Run();
+  progress.Finish();
+  if (end.exit_code != kExitDone) return Fail(end, signals, *folder);
+  EPS_ASSIGN_OR_RETURN(const nlohmann::ordered_json evaluation, ReadEvaluation(folder->path()));
+  (flags.json ? PrintJson : PrintText)(SubjectOf(run), evaluation);
+  return kExitDone;
+}
+
+}  // namespace
+
+void AddEvaluate(CLI::App& app, int* exit_code) {
+  CLI::App* command = app.add_subcommand(
+      "evaluate",
+      "Says how a checkpoint's model does on a file: loss, perplexity and accuracy, by relay, in the memory "
+      "that its weights take");
+  auto flags = std::make_shared<EvaluateFlags>();
+  command
+      ->add_option("--checkpoint", flags->run.checkpoint,
+                   "A step-NNNNNNNN folder, checkpoints/latest, a run's folder, or a Hugging Face folder")
+      ->type_name("PATH")
+      ->required();
+  command
+      ->add_option("--data", flags->data,
+                   "What to evaluate on, read as the run's data are; of a Hugging Face folder as a new run's would be. "
+                   "Default: what the run itself evaluates")
+      ->type_name("FILE")
+      ->check(NotEmpty());
+  command
+      ->add_option("--samples", flags->samples, "At most so many samples, the first ones. Default: all, or the run's")
+      ->type_name("N")
+      ->check(CLI::Range(int64_t{1}, int64_t{1'000'000'000'000}));
+  flags->run.AddSetTo(*command);
+  command->add_option("--workers", flags->workers, "Worker processes; those beyond batch.virtual_nodes stand by")
+      ->type_name("N")
+      ->check(CLI::Range(1, 4096))
+      ->capture_default_str();
+  flags->worker.AddTo(*command);
+  command
+      ->add_option("--out", flags->out,
+                   "Keeps the daemon's folder there, with evaluations.jsonl and logs/. Default: a temporary one, which "
+                   "is kept after a failure")
+      ->type_name("DIR")
+      ->check(NotEmpty());
+  command->add_flag("--json", flags->json, "As JSON");
+  command->footer(
+      "On a cpu it is the value that the run itself has found, or would, bit for bit. A Hugging Face folder is "
+      "computed\n"
+      "in bf16, one sequence at a time: --set precision.wire=FP32, --set batch.micro_batch=8.");
+  command->callback([flags, exit_code] {
+    const absl::StatusOr<int> code = Evaluate(*flags);
+    if (!code.ok()) PrintError(code.status());
+    *exit_code = code.ok() ? *code : StartExitCode(code.status());
+  });
+}
+
+}  // namespace eps::cli

@@ -1,0 +1,161 @@
+#include "common/checkpoint/evaluated_run.h"
+
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+#include "common/base/file_util.h"
+#include "common/checkpoint/manifest.h"
+#include "common/checkpoint/testing.h"
+#include "common/model/model_spec.h"
+#include "common/spec/run_config.h"
+#include "common/testing/status_matchers.h"
+#include "common/testing/temp_dir.h"
+#include "gtest/gtest.h"
+
+namespace eps {
+namespace {
+
+constexpr char kTinyGpt2[] =
+    R"({"model_type":"gpt2","n_layer":2,"n_embd":8,"n_head":2,"n_positions":5,"vocab_size":300})";
+
+class EvaluatedRunTest : public ::testing::Test {
+ protected:
+  void Write(const std::string& name, const std::string& bytes) {
+    EXPECT_OK(MakeDirs(DirName(dir_.File(name))));
+    EXPECT_OK(WriteFileAtomically(dir_.File(name), bytes));
+  }
+
+  // The run has made a checkpoint, of which the manifest alone is there. Returns its folder.
+  std::string Checkpoint(const RunConfig& run, int64_t step = 4) {
+    Manifest manifest{.run = run, .state = StateAt(step), .files = {}};
+    for (const absl::string_view name : kSummedFiles) {
+      manifest.files[std::string(name)] = {.num_bytes = 1, .sha256 = std::string(64, '0'), .part_crcs = {0}};
+    }
+    Write("out/checkpoints/step-00000004/manifest.json", ManifestToJson(manifest));
+    Write("out/checkpoints/latest", "step-00000004\n");
+    return dir_.File("out/checkpoints/step-00000004");
+  }
+  // On the text that it is told of in `field`, "evaluation.path".
+  static std::vector<FieldOverride> On(const std::string& path) { return {{"evaluation.path", path}}; }
+
+  // By a message that says all of that.
+  static void ExpectRefused(const std::string& path, const std::vector<FieldOverride>& overrides,
+                            const std::vector<std::string>& words) {
+    const absl::Status found = FindEvaluatedRun(path, overrides).status();
+    for (const std::string& word : words) {
+      EXPECT_THAT(found, StatusIs(absl::StatusCode::kInvalidArgument, word));
+    }
+  }
+
+  TempDir dir_;
+};
+
+RunConfig OnHeldOut(RunConfig run = SmallRun()) {
+  run.evaluation = {.held_out = 0.1, .every_steps = 50, .samples = 7};
+  return run;
+}
+
+TEST_F(EvaluatedRunTest, ACheckpointsRunIsDueAtItsOwnStepAndAllButATensorIsFrozen) {
+  RunConfig run = OnHeldOut();
+  run.model_from = "/models/a";
+  run.layer_drop.share = 0.5;
+  run.model.freeze = {"*.bias"};
+  const std::string folder = Checkpoint(run);
+  for (const std::string& path : {folder, dir_.File("out"), dir_.File("out/checkpoints/latest")}) {
+    ASSERT_OK_AND_ASSIGN(const EvaluatedRun found, FindEvaluatedRun(path, {}));
+    EXPECT_EQ(found.folder, folder);
+    const RunConfig& config = found.config;
+    EXPECT_TRUE(config.evaluation.IsDue(4, config.steps));
+    EXPECT_EQ(config.steps, 5);
+    EXPECT_EQ(config.evaluation.held_out, 0.1);
+    EXPECT_EQ(config.evaluation.samples, 7);
+    EXPECT_EQ(config.data, run.data);
+    EXPECT_EQ(config.batch, run.batch);
+    EXPECT_EQ(config.precision, run.precision);
+    EXPECT_EQ(config.model_from, "");
+    EXPECT_EQ(config.optimizer.num_moments(), 0);
+    EXPECT_FALSE(config.layer_drop.is_on());
+    EXPECT_FALSE(config.checkpoint.last);
+    ASSERT_OK_AND_ASSIGN(const ModelSpec model, BuildModel(config.model));
+    int64_t trained = 0;
+    for (const BlobSpec& blob : model.blobs) trained += blob.frozen ? 0 : blob.num_parameters();
+    EXPECT_EQ(trained, config.model.d_model) << "a weight or a bias of the last norm";
+    EXPECT_TRUE(model.layers.back().trains());
+  }
+}
+
+TEST_F(EvaluatedRunTest, AFileTakesThePlaceOfWhatTheRunEvaluates) {
+  Checkpoint(OnHeldOut());
+  ASSERT_OK_AND_ASSIGN(const EvaluatedRun found, FindEvaluatedRun(dir_.File("out"), On("/data/other")));
+  EXPECT_EQ(found.config.evaluation.path, "/data/other");
+  EXPECT_EQ(found.config.evaluation.held_out, 0);
+  EXPECT_EQ(found.config.evaluation.samples, 0);
+  EXPECT_TRUE(found.config.evaluation.IsDue(4, found.config.steps));
+  // As it is seen from here.
+  ASSERT_OK_AND_ASSIGN(const EvaluatedRun here, FindEvaluatedRun(dir_.File("out"), On("other")));
+  EXPECT_EQ(here.config.evaluation.path, std::filesystem::absolute("other").string());
+  ASSERT_OK_AND_ASSIGN(const EvaluatedRun set, FindEvaluatedRun(dir_.File("out"), {{"evaluation.path", "/data/a"},
+                                                                                   {"evaluation.samples", "3"},
+                                                                                   {"batch.micro_batch", "2"}}));
+  EXPECT_EQ(set.config.evaluation.samples, 3);
+  EXPECT_EQ(set.config.batch.micro_batch, 2);
+}
+
+TEST_F(EvaluatedRunTest, ARunThatEvaluatesNothingHasToBeToldOnWhat) {
+  Checkpoint(SmallRun());
+  ExpectRefused(dir_.File("out"), {}, {"evaluation.path: missing", "--data"});
+  EXPECT_OK(FindEvaluatedRun(dir_.File("out"), On("/data/other")).status());
+}
+
+TEST_F(EvaluatedRunTest, AFileOfAnotherFormThanTheRunsDataIsRefused) {
+  RunConfig run = SmallRun();
+  Checkpoint(run);
+  for (const char* path : {"/data/a.jsonl", "/data/a.tsv", "/data/a.bin"}) {
+    ExpectRefused(dir_.File("out"), On(path), {path, "/data/text, text"});
+  }
+  run.data.path = "/data/a.bin";
+  run.data.tokenizer = TokenForm::kTokenFile;
+  Checkpoint(run);
+  ExpectRefused(dir_.File("out"), On("/data/text"), {"`eps tokenize`"});
+  EXPECT_OK(FindEvaluatedRun(dir_.File("out"), On("/data/b.bin")).status());
+  // Of data that are what their name does not say, other files may be so too.
+  run.data.path = "/data/ids";
+  Checkpoint(run);
+  EXPECT_OK(FindEvaluatedRun(dir_.File("out"), On("/data/other")).status());
+}
+
+TEST_F(EvaluatedRunTest, TheModelIsTheCheckpoints) {
+  Checkpoint(OnHeldOut());
+  for (const FieldOverride& field : {FieldOverride{"model.layers", "1"}, {"model.context", "3"}}) {
+    ExpectRefused(dir_.File("out"), {field}, {"model: it is the checkpoint's"});
+  }
+  ExpectRefused(dir_.File("out"), {{"batch.micro_batch", "0"}}, {"batch.micro_batch"});
+}
+
+TEST_F(EvaluatedRunTest, AHuggingFaceFolderIsARunsFirstVersionOnThatFile) {
+  Write("model/config.json", kTinyGpt2);
+  Write("held.txt", "a text");
+  const std::string model = dir_.File("model");
+  ExpectRefused(model, {}, {"evaluation.path: missing", "--data"});
+  std::vector<FieldOverride> fields = On(dir_.File("held.txt"));
+  ExpectRefused(model, fields, {"data.tokenizer: missing"});
+  fields.push_back({"data.tokenizer", "BYTES"});
+  ASSERT_OK_AND_ASSIGN(const EvaluatedRun found, FindEvaluatedRun(model, fields));
+  EXPECT_EQ(found.folder, model);
+  EXPECT_EQ(found.config.model_from, model);
+  EXPECT_EQ(found.config.steps, 1);
+  EXPECT_TRUE(found.config.evaluation.IsDue(0, 1));
+  EXPECT_EQ(found.config.evaluation.path, dir_.File("held.txt"));
+  EXPECT_EQ(found.config.model.context, 5);
+}
+
+TEST_F(EvaluatedRunTest, WhatIsNoCheckpointIsNotFound) {
+  EXPECT_THAT(FindEvaluatedRun(dir_.File("none"), On("/data/text")).status(),
+              StatusIs(absl::StatusCode::kNotFound, "none"));
+}
+
+}  // namespace
+}  // namespace eps
