@@ -26,7 +26,11 @@ absl::Status RunCheckpoint(DaemonClient& client, const std::string& out) {
 
 absl::Status RunStop(DaemonClient& client, const std::string& reason) {
   EPS_ASSIGN_OR_RETURN(const proto::StopReply reply, client.Stop(reason, kStopTimeout));
-  std::printf("the run ends after step %lld, with a checkpoint\n", static_cast<long long>(reply.step()));
+  if (reply.evaluates()) {
+    std::printf("the evaluation ends, with nothing to say\n");
+  } else {
+    std::printf("the run ends after step %lld, with a checkpoint\n", static_cast<long long>(reply.step()));
+  }
   return absl::OkStatus();
 }
 

@@ -47,8 +47,7 @@ absl::StatusOr<RunConfig> RunFlags::Load() const {
 }
 
 std::vector<std::string> RunFlags::ToArguments() const {
-  std::vector<std::string> arguments =
-      checkpoint.empty() ? std::vector<std::string>{"--run", run} : std::vector<std::string>{"--evaluate", checkpoint};
+  std::vector<std::string> arguments = {"--run", run};
   for (const std::string& text : set) {
     arguments.push_back("--set");
     arguments.push_back(text);

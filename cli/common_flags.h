@@ -23,7 +23,6 @@ namespace eps::cli {
 // What names a run: its RunSpec and what overrides it.
 struct RunFlags {
   std::string run;
-  std::string checkpoint;  // in place of `run`: of what is evaluated (EvaluatedRun)
   std::vector<std::string> set;
   int64_t steps = 0;  // 0: the RunSpec's
 

@@ -7,8 +7,10 @@
 #include <cmath>
 #include <cstdint>
 #include <cstdio>
+#include <filesystem>
 #include <memory>
 #include <string>
+#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -17,6 +19,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
 #include "cli/child_process.h"
 #include "cli/command.h"
 #include "cli/common_flags.h"
@@ -43,7 +46,8 @@ namespace eps::cli {
 namespace {
 
 struct EvaluateFlags {
-  RunFlags run;  // of a checkpoint, with --set
+  std::string checkpoint;
+  RunFlags run;  // --set alone
   std::string data;
   int64_t samples = 0;  // 0: all, or as many as its run takes
   WorkerFlags worker;
@@ -54,20 +58,24 @@ struct EvaluateFlags {
   int ThreadsPerWorker() const { return worker.threads > 0 ? worker.threads : std::max(1, UsableCores() / workers); }
 };
 
-// "evaluating: 31%, 12.5 s"
+// "evaluating: 31%, 12.5 s"; before that what is waited for.
 std::string EvaluatingLine(const proto::StatusReply& status) {
-  if (status.has_evaluating()) return absl::StrCat("evaluating ", FormatEvaluating(status));
+  if (status.has_evaluating()) {
+    return absl::StrFormat("evaluating: %d%%, %s", static_cast<int>(100 * status.evaluating().share()),
+                           FormatSeconds(status.evaluating().seconds()));
+  }
   const std::string work = FormatStartWork(status), awaited = FormatAwaitedWorkers(status);
   return Printable(
       absl::StrCat(StateWords(status.state()), !work.empty() ? ": " : "", work, !awaited.empty() ? ": " : "", awaited));
 }
 
-// What a daemon without an evaluation leaves is none. Errors: the system's · INTERNAL it has made none
+// Errors: the system's · INTERNAL it has made none · INVALID_ARGUMENT nothing was counted, so that there is no loss
 absl::StatusOr<nlohmann::ordered_json> ReadEvaluation(const std::string& out) {
   EPS_ASSIGN_OR_RETURN(const std::string line, ReadFile(RunFolder(out).evaluations()));
   nlohmann::ordered_json evaluation = nlohmann::ordered_json::parse(line, nullptr, /*allow_exceptions=*/false);
   if (!evaluation.is_object()) return absl::InternalError("the daemon was told to end before it had evaluated");
-  return evaluation;
+  if (evaluation.value("tokens", int64_t{0}) > 0) return evaluation;
+  return absl::InvalidArgumentError("no token of the samples is counted, so that there is no loss");
 }
 
 std::string NumberText(const nlohmann::ordered_json& evaluation, const char* key, const char* format_unit) {
@@ -78,22 +86,20 @@ std::string NumberText(const nlohmann::ordered_json& evaluation, const char* key
 
 // What was evaluated on what.
 struct Subject {
-  std::string folder, data;
+  std::string folder;
+  std::vector<std::string> data;
   double held_out = 0;  // the share of `data` that it is; 0: all of it
   std::string unit;     // of what the loss is a mean of
 
   std::string DataText() const {
-    return held_out > 0 ? absl::StrFormat("the %g of %s that is held out", held_out, data) : data;
+    const std::string all = absl::StrJoin(data, ", ");
+    return held_out > 0 ? absl::StrFormat("the %g of %s that is held out", held_out, all) : all;
   }
 };
 
 void PrintText(const Subject& subject, const nlohmann::ordered_json& evaluation) {
   const auto tokens = evaluation.value("tokens", int64_t{0});
   std::printf("%s on %s:\n", subject.folder.c_str(), subject.DataText().c_str());
-  if (tokens == 0) {
-    std::printf("  no token of it is counted, so that there is no loss\n");
-    return;
-  }
   std::printf("  loss        %s\n",
               NumberText(evaluation, "loss", absl::StrCat(" nats a ", subject.unit).c_str()).c_str());
   if (evaluation.contains("perplexity")) {
@@ -105,7 +111,9 @@ void PrintText(const Subject& subject, const nlohmann::ordered_json& evaluation)
 }
 
 void PrintJson(const Subject& subject, const nlohmann::ordered_json& evaluation) {
-  nlohmann::ordered_json result = {{"checkpoint", subject.folder}, {"data", subject.data}};
+  nlohmann::ordered_json result;
+  result["checkpoint"] = subject.folder;
+  result["data"] = subject.data;
   if (subject.held_out > 0) result["held_out"] = subject.held_out;
   result.update(evaluation);
   std::printf("%s\n",
@@ -114,25 +122,60 @@ void PrintJson(const Subject& subject, const nlohmann::ordered_json& evaluation)
 
 Subject SubjectOf(const EvaluatedRun& run) {
   const EvaluationConfig& evaluation = run.config.evaluation;
-  return {.folder = run.folder,
-          .data = evaluation.path.empty() ? run.config.all_sources().front().data.path : evaluation.path,
-          .held_out = evaluation.held_out,
-          .unit = run.config.objective() == Objective::kClasses ? "sample" : "token"};
+  Subject subject = {.folder = run.folder,
+                     .held_out = evaluation.held_out,
+                     .unit = run.config.objective() == Objective::kClasses ? "sample" : "token"};
+  if (evaluation.path.empty()) {
+    for (const DataSource& source : run.config.all_sources()) subject.data.push_back(source.data.path);
+  } else {
+    subject.data.push_back(evaluation.path);
+  }
+  return subject;
 }
 
-// The sitting's exit code, told. `folder`: where it was carried out.
-int Fail(const SittingEnd& end, const SignalQueue& signals, RunsFolder& folder) {
+// Of a sitting that did not end well; its exit code.
+int SayWhy(const SittingEnd& end, const SignalQueue& signals) {
   if (signals.last() != 0) {
     std::fprintf(stderr, "eps: ended by a signal\n");
     return kExitSignal + signals.last();
   }
-  std::vector<std::string> errors = end.errors;
-  if (end.exit_code == kExitFailed) {
-    folder.Keep();                             // its logs say more
-    if (errors.size() > 1) errors.pop_back();  // of checkpoints, of which it makes none
-  }
-  for (const std::string& error : errors) std::fprintf(stderr, "eps: %s\n", error.c_str());
+  for (const std::string& error : end.errors) std::fprintf(stderr, "eps: %s\n", error.c_str());
   return end.exit_code;
+}
+
+// In `folder`, which is kept where it fails, as its logs say more; the exit code.
+absl::StatusOr<int> EvaluateIn(const EvaluateFlags& flags, const EvaluatedRun& run, SignalQueue& signals,
+                               RunsFolder& folder) {
+  EPS_ASSIGN_OR_RETURN(const std::string programs, ProgramFolder());
+  EPS_RETURN_IF_ERROR(MakeDirs(RunFolder(folder.path()).logs()));
+  std::vector<std::string> run_arguments = {"--evaluate", run.folder};
+  for (const std::string& field : flags.run.set) run_arguments.insert(run_arguments.end(), {"--set", field});
+  ProgressPrinter progress(/*quiet=*/false, stderr);
+  const SittingEnd end =
+      Sitting({.run_arguments = std::move(run_arguments),
+               .worker = flags.worker,
+               .workers = flags.workers,
+               .threads = flags.ThreadsPerWorker(),
+               .programs = programs,
+               .out = folder.path(),
+               .end_at_once = true,
+               .show =
+                   [&](const proto::StatusReply& status) {
+                     progress.ShowLine([&](int width) { return EvaluatingLine(status).substr(0, width); });
+                   },
+               .note = [&](const std::string& text) { progress.Note(text); }},
+              &signals)
+          .Run();
+  progress.Finish();
+  const absl::StatusOr<nlohmann::ordered_json> evaluation = ReadEvaluation(folder.path());
+  std::error_code ignored;
+  const bool has_log = std::filesystem::exists(RunFolder(folder.path()).logs() + "/eps_server.log", ignored);
+  const bool has_failed = end.exit_code == kExitFailed || (end.exit_code == kExitDone && !evaluation.ok());
+  if (has_failed && has_log && signals.last() == 0) folder.Keep();
+  if (end.exit_code != kExitDone) return SayWhy(end, signals);
+  EPS_RETURN_IF_ERROR(evaluation.status());
+  (flags.json ? PrintJson : PrintText)(SubjectOf(run), *evaluation);
+  return kExitDone;
 }
 
 absl::StatusOr<int> Evaluate(EvaluateFlags flags) {
@@ -142,34 +185,13 @@ absl::StatusOr<int> Evaluate(EvaluateFlags flags) {
   if (flags.samples > 0) flags.run.set.push_back(absl::StrCat("evaluation.samples=", flags.samples));
   EPS_RETURN_IF_ERROR(CheckThreadRoom(RunThreads(flags.workers, flags.ThreadsPerWorker())));
   EPS_ASSIGN_OR_RETURN(const std::vector<FieldOverride> overrides, flags.run.Overrides());
-  EPS_ASSIGN_OR_RETURN(const EvaluatedRun run, FindEvaluatedRun(flags.run.checkpoint, overrides));
-  flags.run.checkpoint = run.folder;  // a run that goes on makes newer ones
+  // From here on that very folder: a run that goes on makes newer ones.
+  EPS_ASSIGN_OR_RETURN(const EvaluatedRun run, FindEvaluatedRun(flags.checkpoint, overrides));
   EPS_RETURN_IF_ERROR(CheckBeforeEvaluating(run, flags.worker));
-  EPS_ASSIGN_OR_RETURN(const std::string programs, ProgramFolder());
   EPS_ASSIGN_OR_RETURN(SignalQueue signals, SignalQueue::Create({SIGINT, SIGTERM, SIGHUP}));
   umask(077);
   EPS_ASSIGN_OR_RETURN(const std::unique_ptr<RunsFolder> folder, RunsFolder::Make(flags.out, "eps-evaluate"));
-  EPS_RETURN_IF_ERROR(MakeDirs(RunFolder(folder->path()).logs()));
-  ProgressPrinter progress(/*quiet=*/false, stderr);
-  const SittingEnd end =
-      Sitting({.run = flags.run,
-               .worker = flags.worker,
-               .workers = flags.workers,
-               .threads = flags.ThreadsPerWorker(),
-               .programs = programs,
-               .out = folder->path(),
-               .end_at_once = true,
-               .show =
-                   [&](const proto::StatusReply& status) {
-                     progress.ShowLine([&](int width) { return EvaluatingLine(status).substr(0, width); });
-                   }},
-              &signals)
-          .Run();
-  progress.Finish();
-  if (end.exit_code != kExitDone) return Fail(end, signals, *folder);
-  EPS_ASSIGN_OR_RETURN(const nlohmann::ordered_json evaluation, ReadEvaluation(folder->path()));
-  (flags.json ? PrintJson : PrintText)(SubjectOf(run), evaluation);
-  return kExitDone;
+  return EvaluateIn(flags, run, signals, *folder);
 }
 
 }  // namespace
@@ -177,11 +199,11 @@ absl::StatusOr<int> Evaluate(EvaluateFlags flags) {
 void AddEvaluate(CLI::App& app, int* exit_code) {
   CLI::App* command = app.add_subcommand(
       "evaluate",
-      "Says how a checkpoint's model does on a file: loss, perplexity and accuracy, by relay, in the memory "
-      "that its weights take");
+      "Says how a checkpoint's model does on a file: loss, perplexity and accuracy, by relay, with no more of the "
+      "model in memory than its weights");
   auto flags = std::make_shared<EvaluateFlags>();
   command
-      ->add_option("--checkpoint", flags->run.checkpoint,
+      ->add_option("--checkpoint", flags->checkpoint,
                    "A step-NNNNNNNN folder, checkpoints/latest, a run's folder, or a Hugging Face folder")
       ->type_name("PATH")
       ->required();
@@ -209,9 +231,8 @@ void AddEvaluate(CLI::App& app, int* exit_code) {
       ->check(NotEmpty());
   command->add_flag("--json", flags->json, "As JSON");
   command->footer(
-      "On a cpu it is the value that the run itself has found, or would, bit for bit. A Hugging Face folder is "
-      "computed\n"
-      "in bf16, one sequence at a time: --set precision.wire=FP32, --set batch.micro_batch=8.");
+      "On a cpu it is the value that the run itself has found, or would, bit for bit on one device model. A Hugging\n"
+      "Face folder is computed in bf16, one sequence at a time: --set precision.wire=FP32, --set batch.micro_batch=8.");
   command->callback([flags, exit_code] {
     const absl::StatusOr<int> code = Evaluate(*flags);
     if (!code.ok()) PrintError(code.status());

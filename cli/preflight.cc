@@ -106,6 +106,7 @@ absl::Status CheckBeforeEvaluating(const EvaluatedRun& evaluated, const WorkerFl
   const RunConfig& run = evaluated.config;
   EPS_RETURN_IF_ERROR(ProbeDevice(worker.device, worker.vectors));
   EPS_RETURN_IF_ERROR(run.evaluation.path.empty() ? CountSamples(run).status() : CheckEvaluationFile(run));
+  EPS_RETURN_IF_ERROR(CheckTokenizerOfIds(run));
   if (!run.model_from.empty()) EPS_RETURN_IF_ERROR(ModelFolder::Open(run.model_from, run.model).status());
   EPS_ASSIGN_OR_RETURN(const ModelSpec model, BuildModel(run.model));
   return CheckPlan(worker, run, model);

@@ -135,8 +135,9 @@ std::string FormatAwaitedWorkers(const proto::StatusReply& status) {
 std::string FormatEvaluating(const proto::StatusReply& status) {
   if (!status.has_evaluating()) return "";
   const proto::EvaluationProgress& evaluating = status.evaluating();
-  return absl::StrCat("after step ", evaluating.step(), ": ", EvaluatedShare(evaluating), " of it, ",
-                      FormatSeconds(evaluating.seconds()));
+  const std::string when =
+      evaluating.step() == 0 ? "before the first step" : absl::StrCat("after step ", evaluating.step());
+  return absl::StrCat(when, ": ", EvaluatedShare(evaluating), " of it, ", FormatSeconds(evaluating.seconds()));
 }
 
 std::string FormatCheckpointWriting(const proto::StatusReply& status) {

@@ -160,6 +160,8 @@ TEST(ProgressTest, AnEvaluationThatGoesOnIsShown) {
   status.mutable_evaluating()->set_seconds(3.2);
   EXPECT_EQ(FormatEvaluating(status), "after step 40: 99% of it, 3.200 s");
   EXPECT_THAT(ProgressLine(status, 200), testing::HasSubstr("step 105/300  evaluating, 99%, 3.200 s  loss 2.613"));
+  status.mutable_evaluating()->set_step(0);
+  EXPECT_EQ(FormatEvaluating(status), "before the first step: 99% of it, 3.200 s");
 }
 
 TEST(ProgressTest, WhereUpdatesWaitForTheNormGradientsThatAreInAreCounted) {

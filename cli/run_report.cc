@@ -292,7 +292,7 @@ std::string FinishedText(const std::string& out) {
   const nlohmann::json summary = ReadSummary(out);
   if (!HasDoneAllSteps(summary)) return "";
   const std::string checkpoint = NewestCheckpoint(out);
-  return absl::StrCat("the run in ", out, " has ended: ", DoneText(summary), "; ",
+  return absl::StrCat("the run in ", out, " has ended: ", DoneText(summary), EvaluationText(summary), "; ",
                       checkpoint.empty() ? "it left no checkpoint (checkpoint.last)"
                                          : absl::StrCat("the newest checkpoint is ", checkpoint));
 }

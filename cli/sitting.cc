@@ -116,7 +116,7 @@ SittingEnd Sitting::RunAll() {
 
 absl::Status Sitting::StartDaemon() {
   EPS_ASSIGN_OR_RETURN(doors_, WriteRunToken(options_.out));
-  std::vector<std::string> arguments = options_.run.ToArguments();
+  std::vector<std::string> arguments = options_.run_arguments;
   const std::vector<std::string> more = {
       "--out",        options_.out,      "--listen",         "127.0.0.1:0",
       "--token-file", doors_.token_file, "--expect-workers", absl::StrCat(options_.workers)};
@@ -234,10 +234,10 @@ void Sitting::FollowOrders(const proto::StatusReply& status) {
 SittingEnd Sitting::Watch() {
   auto credentials = NewChannelCredentials(doors_, address_, absl::Now());
   if (!credentials.ok()) return Failed(credentials.status());
-  DaemonClient client(address_, *std::move(credentials));
+  client_.emplace(address_, *std::move(credentials));
   LogNotes notes(daemon_.log_path, daemon_.log_start);
   // From now on the daemon knows that somebody starts workers.
-  if (options_.follows_orders) client.Status(orders_.report(), absl::Seconds(1)).IgnoreError();
+  if (options_.follows_orders) client_->Status(orders_.report(), absl::Seconds(1)).IgnoreError();
   int expected = options_.workers;  // as the daemon last took it
   while (true) {
     if (const std::optional<int> number = signals_.Wait(kPollInterval)) PassOn(*number);
@@ -247,13 +247,14 @@ SittingEnd Sitting::Watch() {
     }
     if (!daemon_.running()) return DaemonEnded();
     NoteDeadWorkers();
-    const absl::StatusOr<proto::StatusReply> status =
-        options_.follows_orders ? client.Status(orders_.report(), absl::Seconds(1)) : client.Status(absl::Seconds(1));
+    const absl::StatusOr<proto::StatusReply> status = options_.follows_orders
+                                                          ? client_->Status(orders_.report(), absl::Seconds(1))
+                                                          : client_->Status(absl::Seconds(1));
     replacements_.OnAnswer(status);
     while (replacements_.TakeOne(SteadyNow())) ReplaceWorker();  // before those that run are counted
     // A worker that died before it attached is not waited for.
     const int num_running = NumRunning();
-    if (num_running > 0 && num_running < expected && client.ExpectWorkers(num_running, absl::Seconds(1)).ok()) {
+    if (num_running > 0 && num_running < expected && client_->ExpectWorkers(num_running, absl::Seconds(1)).ok()) {
       expected = num_running;
     }
     if (!none_left_ && IsNobodyLeft(status)) {
@@ -350,7 +351,11 @@ int Sitting::NumRunning() const {
 }
 
 void Sitting::PassOn(int number) {
-  if (options_.end_at_once) AbortDaemon();
+  if (options_.end_at_once) {
+    // The daemon waits until nobody is connected any more, of which a client that is busy here would say nothing.
+    client_.reset();
+    AbortDaemon();
+  }
   const EndSignals::Meaning meaning = end_signals_.OnSignal(number);
   if (meaning == EndSignals::Meaning::kNothingNew) return;
   if (meaning == EndSignals::Meaning::kEndAtOnce || options_.end_at_once) {
@@ -412,7 +417,7 @@ SittingEnd Sitting::DaemonEnded() {
                                       ": the daemon was told to end"));
   }
   end.errors.push_back(absl::StrCat("the daemon ended: ", Ended(daemon_), " (log: ", daemon_.log_path, ")"));
-  end.errors.push_back(NewestCheckpointText(options_.out));
+  end.standing = NewestCheckpointText(options_.out);
   return end;
 }
 

@@ -24,7 +24,7 @@
 namespace eps::cli {
 
 struct SittingOptions {
-  RunFlags run;
+  std::vector<std::string> run_arguments;  // the daemon's, which say what it carries out: --run FILE, or --evaluate DIR
   WorkerFlags worker;
   int workers = 1;
   int threads = 1;                            // of each worker, where `worker` says none
@@ -46,6 +46,7 @@ struct SittingOptions {
 struct SittingEnd {
   int exit_code = 0;                // as `eps train` ends
   std::vector<std::string> errors;  // why, a line each, for people; where the exit code is not 0
+  std::string standing;             // and where the run stands, a line; "": it was not begun, or `errors` say it
   std::vector<int> too_small;       // workers, as WorkerLogFile counts them, that said so of their devices
   int workers = 0;                  // that were started
   int restarts = 0;                 // of these, in place of others
@@ -137,6 +138,7 @@ class Sitting {
   SignalQueue& signals_;
   std::string address_;                     // "": workers may not attach yet
   std::unique_ptr<DaemonClient> starting_;  // of the daemon, while it loads; null: it does not listen yet
+  std::optional<DaemonClient> client_;      // of the daemon, while it is watched
   bool page_is_said_ = false;
   ClientDoors doors_;
   ChildProcess daemon_;

@@ -331,7 +331,7 @@ struct SittingSetup {
 };
 
 SittingEnd RunSitting(const TrainFlags& flags, const SittingSetup& setup, int workers, int restarts, bool is_restart) {
-  Sitting sitting({.run = flags.run,
+  Sitting sitting({.run_arguments = flags.run.ToArguments(),
                    .worker = flags.worker.ForSoMany(FindMemoryRoom(), workers),
                    .workers = workers,
                    .threads = flags.ThreadsOfEach(workers),
@@ -351,6 +351,7 @@ SittingEnd RunSitting(const TrainFlags& flags, const SittingSetup& setup, int wo
 
 void PrintErrors(const SittingEnd& end) {
   for (const std::string& error : end.errors) std::fprintf(stderr, "eps: %s\n", error.c_str());
+  if (!end.standing.empty()) std::fprintf(stderr, "eps: %s\n", end.standing.c_str());
 }
 
 // Where a restart begins.
@@ -372,7 +373,7 @@ SittingEnd RunSittings(const TrainFlags& flags, const SittingSetup& setup) {
     if (end.may_go_on && !goes_on && flags.restarts > 0) {
       end.errors.push_back("it is not started again, as no restart is left");
     }
-    if (goes_on) end.errors.pop_back();  // the newest checkpoint, and that --resume would go on from there
+    if (goes_on) end.standing.clear();  // by itself, and not with --resume
     PrintErrors(end);
     if (!goes_on) return end;
     --restarts_left;

@@ -5,16 +5,13 @@
 
 #include <algorithm>
 #include <cctype>
-#include <cerrno>
 #include <cstdio>
-#include <cstdlib>
 #include <filesystem>
 #include <map>
 #include <memory>
 #include <optional>
 #include <set>
 #include <string>
-#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -184,7 +181,6 @@ class Verification {
     const Variant& variant = variants_[index];
     const int cores = UsableCores();
     SittingOptions options = {
-        .run = flags_.run,
         .worker = flags_.worker,
         .workers = variant.workers,
         .threads = std::max(1, cores / variant.workers),
@@ -195,8 +191,10 @@ class Verification {
         .end_at_once = true,
         .show = [&](const proto::StatusReply& status) { printer_.Progress(index, status.step(), flags_.steps); }};
     options.worker.device_memory_bytes = variant.device_memory_bytes;
-    for (const std::string& field : kNoCheckpoints) options.run.set.push_back(field);
-    for (const std::string& field : variant.set) options.run.set.push_back(field);
+    RunFlags run = flags_.run;
+    run.set.insert(run.set.end(), kNoCheckpoints.begin(), kNoCheckpoints.end());
+    run.set.insert(run.set.end(), variant.set.begin(), variant.set.end());
+    options.run_arguments = run.ToArguments();
     printer_.Progress(index, 0, flags_.steps);
     const SittingEnd end = Sitting(std::move(options), &signals_).Run();
     if (end.exit_code == kExitDone) return end;

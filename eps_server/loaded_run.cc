@@ -209,21 +209,26 @@ class RunLoader {
     for (const DataSource& source : run_.config.all_sources()) paths.push_back(source.data.path);
     const bool is_one = run_.config.sources.empty();
     const bool is_read_itself = run_.data->files() == paths;
+    const std::string what = absl::StrCat(is_one ? "data.path: " : "data.sources: ", absl::StrJoin(paths, ", "),
+                                          is_one ? " is not the file that " : " are not the files that ");
     const std::string difference = absl::StrCat(
         is_read_itself ? "" : "by the tokens and the index that are read: ",
         former.num_bytes != mark.num_bytes ? absl::StrCat(former.num_bytes, " bytes then, ", mark.num_bytes, " now")
                                            : std::string("the same size, and other content"));
+    if (options_.evaluates()) {
+      return absl::FailedPreconditionError(absl::StrCat(
+          what, run_.evaluated, " was trained on: ", difference,
+          "; put back what was there, say where it is (data.path), or evaluate on another file (evaluation.path)"));
+    }
     // Tokens of an earlier version, which kept no sums of them, may be damaged, and their data as it was.
     const bool may_be_damaged = !is_read_itself && !HoldsNewTokens(folder_.tokens());
     const std::string remedy = may_be_damaged
                                    ? absl::StrCat("remove ", folder_.tokens(),
                                                   ", and the data is tokenized anew; where it is other data indeed, ")
                                    : std::string();
-    return absl::FailedPreconditionError(absl::StrCat(
-        is_one ? "data.path: " : "data.sources: ", absl::StrJoin(paths, ", "),
-        is_one ? " is not the file that " : " are not the files that ",
-        options_.evaluates() ? run_.evaluated : run_.checkpointer->LatestPath(), " was trained on: ", difference, "; ",
-        remedy, "put back what was there, or start the run in another folder"));
+    return absl::FailedPreconditionError(absl::StrCat(what, run_.checkpointer->LatestPath(),
+                                                      " was trained on: ", difference, "; ", remedy,
+                                                      "put back what was there, or start the run in another folder"));
   }
 
   const DaemonOptions& options_;
@@ -241,7 +246,8 @@ absl::Status ReadRun(const DaemonOptions& options, const RunFolder& folder, Load
     EPS_ASSIGN_OR_RETURN(EvaluatedRun found, FindEvaluatedRun(options.evaluate_folder, options.overrides));
     run.evaluated = std::move(found.folder);
     run.config = std::move(found.config);
-    return absl::OkStatus();
+    WarnOfOtherTokenizers(run.config);
+    return CheckTokenizerOfIds(run.config);
   }
   EPS_ASSIGN_OR_RETURN(run.config, options.resume ? LoadRunOfFolder(folder.path(), options.run_file, options.overrides)
                                                   : LoadRunConfig(options.run_file, options.overrides));

@@ -185,7 +185,8 @@ class TrainingDaemon final : public Daemon {
                                           .shared_memory_socket = SharedMemorySocket(shared_memory_),
                                           .host = host_.get(),
                                           .coordinator = coordinator_.get(),
-                                          .most_workers = run_.config.batch.virtual_nodes}));
+                                          .most_workers = run_.config.batch.virtual_nodes,
+                                          .evaluates = options_.evaluates()}));
     services.push_back(NewDataService({.incarnation = identity_.incarnation,
                                        .model = &run_.model,
                                        .store = run_.store.get(),
@@ -224,6 +225,7 @@ class TrainingDaemon final : public Daemon {
     // Workers were told how it ended; what still waits is answered.
     Close(kLeaveTime);
     if (ended.ok()) return reported;
+    if (options_.evaluates()) return ended;
     const std::string newest = AwaitNewestCheckpoint();
     if (newest.empty()) return Annotate(ended, "the run failed before its first checkpoint");
     return Annotate(ended,
@@ -291,7 +293,7 @@ class TrainingDaemon final : public Daemon {
       status.newest_checkpoint =
           absl::StrCat(kCheckpointsFolder, "/", std::filesystem::path(status.newest_checkpoint).filename().string());
     }
-    EPS_RETURN_IF_ERROR(WriteFileAtomically(folder_.loss_curve(), LossSvg(losses)));
+    if (!options_.evaluates()) EPS_RETURN_IF_ERROR(WriteFileAtomically(folder_.loss_curve(), LossSvg(losses)));
     return WriteFileAtomically(folder_.summary(), SummaryJson(status, losses, run_.state.train_seconds));
   }
 

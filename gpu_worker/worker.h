@@ -14,8 +14,8 @@ namespace eps::worker {
 // way; the worker then waits, attaches anew and starts clean. Asked to leave (WorkerOptions::leave), it ends well when the
 // daemon lets it go, or is lost.
 //
-// Errors: INVALID_ARGUMENT the device, or the addresses of its pages, beginning with the flag's name · UNIMPLEMENTED the
-//         device; what is there is no eps_server · UNAVAILABLE a page's address is taken; no daemon was reached for
+// Errors: INVALID_ARGUMENT the device, or an address of its pages that is none or is taken, beginning with the flag's name ·
+//         UNIMPLEMENTED the device; what is there is no eps_server · UNAVAILABLE no daemon was reached for
 //         WorkerOptions::reconnect, with what was met with first · UNAUTHENTICATED no token, or another one ·
 //         RESOURCE_EXHAUSTED the run does not fit: the message holds "needs at least N bytes" · FAILED_PRECONDITION the
 //         daemon refuses this worker, or its run has failed; shared memory is asked for, and cannot be had · ABORTED the

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "common/base/file_util.h"
 #include "common/checkpoint/manifest.h"
@@ -38,7 +39,6 @@ class EvaluatedRunTest : public ::testing::Test {
     Write("out/checkpoints/latest", "step-00000004\n");
     return dir_.File("out/checkpoints/step-00000004");
   }
-  // On the text that it is told of in `field`, "evaluation.path".
   static std::vector<FieldOverride> On(const std::string& path) { return {{"evaluation.path", path}}; }
 
   // By a message that says all of that.
@@ -129,10 +129,49 @@ TEST_F(EvaluatedRunTest, AFileOfAnotherFormThanTheRunsDataIsRefused) {
 
 TEST_F(EvaluatedRunTest, TheModelIsTheCheckpoints) {
   Checkpoint(OnHeldOut());
-  for (const FieldOverride& field : {FieldOverride{"model.layers", "1"}, {"model.context", "3"}}) {
-    ExpectRefused(dir_.File("out"), {field}, {"model: it is the checkpoint's"});
-  }
   ExpectRefused(dir_.File("out"), {{"batch.micro_batch", "0"}}, {"batch.micro_batch"});
+  ExpectRefused(dir_.File("out"), {{"model.context", "3"}}, {"model.context: 3, must be 5"});
+  for (const char* field : {"model.layers", "model.freeze", "steps", "optimizer.schedule.peak", "checkpoint.last",
+                            "depth.drop.share", "evaluation.every_steps", "evaluation.at_start"}) {
+    ExpectRefused(dir_.File("out"), {{field, "1"}}, {field, "leave it out"});
+  }
+  RunConfig llama = OnHeldOut();
+  llama.model.family = ModelFamily::kLlama;
+  llama.model.num_kv_heads = 2;
+  llama.model.d_head = 12;
+  llama.model.d_ff = 8;
+  llama.model.max_positions = 64;
+  Checkpoint(llama);
+  ASSERT_OK_AND_ASSIGN(const EvaluatedRun longer, FindEvaluatedRun(dir_.File("out"), {{"model.context", "8"}}));
+  EXPECT_EQ(longer.config.model.context, 8);
+}
+
+TEST_F(EvaluatedRunTest, WhatWasTrainedOnIsNotCalledHeldOut) {
+  Checkpoint(OnHeldOut());
+  ExpectRefused(dir_.File("out"), {{"evaluation.held_out", "0.9"}}, {"evaluation.held_out: 0.9", "has held out 0.1"});
+  EXPECT_OK(FindEvaluatedRun(dir_.File("out"), {{"evaluation.held_out", "0.1"}}).status());
+  Checkpoint(SmallRun());
+  ExpectRefused(dir_.File("out"), {{"evaluation.held_out", "0.2"}}, {"evaluation.held_out: 0.2", "held out nothing"});
+}
+
+TEST_F(EvaluatedRunTest, OfSeveralSourcesTheFileIsReadAsThatOneWhoseFormItHas) {
+  RunConfig run = SmallRun();
+  run.sources = {{.data = run.data, .weight = 1}, {.data = run.data, .weight = 2}};
+  run.sources[0].data.path = "/data/a.jsonl";
+  run.sources[0].data.is_jsonl = true;
+  run.sources[0].data.documents = run.data.documents = DocumentMode::kPacked;
+  run.sources[1].data.path = "/data/b.txt";
+  for (int i = 0; i < 2; ++i) {
+    run.sources[i].data.field = absl::StrCat("data.sources[", i, "]");
+    run.sources[i].data.path_field = absl::StrCat(run.sources[i].data.field, ".path");
+  }
+  run.data.path.clear();
+  Checkpoint(run);
+  ASSERT_OK_AND_ASSIGN(const EvaluatedRun text, FindEvaluatedRun(dir_.File("out"), On("/data/c.txt")));
+  EXPECT_FALSE(text.config.evaluation_data().is_jsonl);
+  ASSERT_OK_AND_ASSIGN(const EvaluatedRun lines, FindEvaluatedRun(dir_.File("out"), On("/data/c.jsonl")));
+  EXPECT_TRUE(lines.config.evaluation_data().is_jsonl);
+  ExpectRefused(dir_.File("out"), On("/data/c.tsv"), {"/data/c.tsv is a table", "`eps export`"});
 }
 
 TEST_F(EvaluatedRunTest, AHuggingFaceFolderIsARunsFirstVersionOnThatFile) {

@@ -45,12 +45,22 @@ std::set<std::string> FindOtherPaths(const RunConfig& run) {
   return paths;
 }
 
+// data, evaluated: the first and the last of the run's files with an index.
+absl::Status CheckTokenizerOfEvaluation(const RunConfig& run, const Ids& data, const Ids& evaluated) {
+  const bool are_both = evaluated.data.path == run.evaluation.path && data.data.path != run.evaluation.path;
+  if (!are_both || data.fingerprint == evaluated.fingerprint) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("evaluation.path: the ids of ", evaluated.data.path,
+                                                 " are of another tokenizer (", evaluated.fingerprint,
+                                                 ", says its index) than those of ", data.data.path, " (",
+                                                 data.fingerprint, "): make them anew with `eps tokenize`"));
+}
+
 }  // namespace
 
 absl::Status CheckTokenizerOfIds(const RunConfig& run) {
-  if (run.model_from.empty()) return absl::OkStatus();
   const std::vector<Ids> files = FindIds(run);
   if (files.empty()) return absl::OkStatus();
+  if (run.model_from.empty()) return CheckTokenizerOfEvaluation(run, files.front(), files.back());
   const absl::StatusOr<std::unique_ptr<Tokenizer>> tokenizer = LoadTokenizer(run.model_from);
   if (!tokenizer.ok()) return absl::OkStatus();
   const std::string& fingerprint = (*tokenizer)->fingerprint();

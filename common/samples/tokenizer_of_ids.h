@@ -6,8 +6,9 @@
 
 namespace eps {
 
-// That the run's token files hold ids of its model's tokenizer, as their document indexes say. Nothing is said where a file
-// has no index, or the folder of model.from no tokenizer that can be read.
+// That the run's token files hold ids of its model's tokenizer, as their document indexes say; without model.from, that
+// evaluation.path holds ids of the tokenizer of the data. Nothing is said where a file has no index, or the folder of
+// model.from no tokenizer that can be read.
 // Errors: INVALID_ARGUMENT naming the file's field, and both tokenizers
 absl::Status CheckTokenizerOfIds(const RunConfig& run);
 

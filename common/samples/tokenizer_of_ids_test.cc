@@ -28,9 +28,10 @@ class TokenizerOfIdsTest : public ::testing::Test {
     run_.model_from = dir_.path();
     run_.data = {.path = dir_.File("ids.bin"), .tokenizer = TokenForm::kTokenFile};
   }
-  void WriteIndex(const std::string& fingerprint) {
-    ASSERT_OK_AND_ASSIGN(auto writer, DocumentIndexWriter::Create(DocumentIndexPath(run_.data.path),
-                                                                  {.tokenizer_fingerprint = fingerprint}));
+  void WriteIndex(const std::string& fingerprint) { WriteIndexOf(run_.data.path, fingerprint); }
+  static void WriteIndexOf(const std::string& path, const std::string& fingerprint) {
+    ASSERT_OK_AND_ASSIGN(auto writer,
+                         DocumentIndexWriter::Create(DocumentIndexPath(path), {.tokenizer_fingerprint = fingerprint}));
     const std::vector<TokenRange> all = {{0, 4}};
     ASSERT_OK(writer->Add({.num_tokens = 4, .counted = all, .label = {}, .second_part = {}}));
     ASSERT_OK(writer->Finish());
@@ -53,6 +54,20 @@ TEST_F(TokenizerOfIdsTest, IdsOfTheModelsTokenizerAreTakenAndOthersAreNot) {
   run_.sources = {{.data = run_.data}};
   run_.sources[0].data.path_field = "data.sources[0].path";
   EXPECT_THAT(CheckTokenizerOfIds(run_), StatusIs(absl::StatusCode::kInvalidArgument, "data.sources[0].path"));
+}
+
+TEST_F(TokenizerOfIdsTest, WithoutAModelsTokenizerThoseOfTheEvaluationAreThoseOfTheData) {
+  run_.model_from.clear();
+  run_.evaluation = {.path = dir_.File("held.bin"), .every_steps = 1};
+  const std::string bytes = MakeByteTokenizer()->fingerprint(), other(64, 'a');
+  ASSERT_NO_FATAL_FAILURE(WriteIndexOf(run_.evaluation.path, bytes));
+  EXPECT_OK(CheckTokenizerOfIds(run_)) << "the data's index does not say";
+  ASSERT_NO_FATAL_FAILURE(WriteIndex(bytes));
+  EXPECT_OK(CheckTokenizerOfIds(run_));
+  ASSERT_NO_FATAL_FAILURE(WriteIndex(other));
+  EXPECT_THAT(CheckTokenizerOfIds(run_),
+              StatusIs(absl::StatusCode::kInvalidArgument, "evaluation.path: the ids of " + run_.evaluation.path));
+  EXPECT_THAT(CheckTokenizerOfIds(run_), StatusIs(absl::StatusCode::kInvalidArgument, run_.data.path + " (" + other));
 }
 
 TEST_F(TokenizerOfIdsTest, ATokenizerThatIsNotTheModelsIsWarnedOf) {

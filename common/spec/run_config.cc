@@ -176,7 +176,9 @@ absl::StatusOr<FieldOverride> ParseFieldOverride(const std::string& text) {
 
 absl::StatusOr<std::vector<FieldOverride>> WithPathsFromHere(std::vector<FieldOverride> overrides) {
   for (FieldOverride& field : overrides) {
-    if ((field.path != "evaluation.path" && field.path != "data.tokenizer_path") || field.value.empty()) continue;
+    const bool is_path =
+        field.path == "evaluation.path" || field.path == "data.path" || field.path == "data.tokenizer_path";
+    if (!is_path || field.value.empty()) continue;
     std::error_code error;
     const std::filesystem::path path = std::filesystem::absolute(field.value, error);
     if (error) return absl::NotFoundError(absl::StrCat("--set: ", field.path, ": ", error.message()));

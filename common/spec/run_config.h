@@ -257,7 +257,7 @@ struct FieldOverride {
 // What is typed behind --set. Errors: INVALID_ARGUMENT no "=", or nothing in front of it
 absl::StatusOr<FieldOverride> ParseFieldOverride(const std::string& text);
 
-// Those that are paths of files, as they are seen from this process's folder, made absolute: evaluation.path and
+// Those that are paths of files, as they are seen from this process's folder, made absolute: evaluation.path, data.path and
 // data.tokenizer_path. Errors: NOT_FOUND this process's folder is gone
 absl::StatusOr<std::vector<FieldOverride>> WithPathsFromHere(std::vector<FieldOverride> overrides);
 

@@ -308,6 +308,20 @@ TEST_F(RunConfigTest, ProductsThatWouldOverflowAreRefused) {
       StatusIs(kInvalid, "steps: 1000000000000 of 68719476736 sequences"));
 }
 
+TEST_F(RunConfigTest, PathsAreSeenFromHere) {
+  ASSERT_OK_AND_ASSIGN(const std::vector<FieldOverride> fields, WithPathsFromHere({{"evaluation.path", "a/b.txt"},
+                                                                                   {"data.tokenizer_path", "/models/a"},
+                                                                                   {"data.path", "c.txt"},
+                                                                                   {"model.from", "d"},
+                                                                                   {"evaluation.path", ""}}));
+  const std::string here = std::filesystem::current_path().string();
+  EXPECT_EQ(fields[0].value, here + "/a/b.txt");
+  EXPECT_EQ(fields[1].value, "/models/a");
+  EXPECT_EQ(fields[2].value, here + "/c.txt");
+  EXPECT_EQ(fields[3].value, "d");
+  EXPECT_EQ(fields[4].value, "") << "which whoever reads it refuses";
+}
+
 // ---- Canonical text
 
 TEST_F(RunConfigTest, WhatIsSerialisedIsParsedWithTheSameBits) {

@@ -7,6 +7,7 @@
 #include "common/base/long_work.h"
 #include "common/base/status_macros.h"
 #include "common/samples/class_names.h"
+#include "eps_server/data/document_log.h"
 
 namespace eps::server {
 namespace {
@@ -28,6 +29,7 @@ absl::StatusOr<std::unique_ptr<EvaluationData>> EvaluationData::Open(const RunCo
   EPS_RETURN_IF_ERROR(CheckClassesOfEvaluation(of_path, of_tokens));
   EPS_ASSIGN_OR_RETURN(std::shared_ptr<const SampleSource> source, SampleSource::Open(of_tokens));
   EPS_RETURN_IF_ERROR(source->CheckIds(work));
+  LogDocuments(of_tokens.data.path, run.model.context, *source, source->CountDocuments());
   const int64_t num_samples = source->num_samples();
   return std::make_unique<EvaluationData>(
       run, std::vector<SampleRange>{{std::move(source), 0, num_samples, run.data.has_documents()}});

@@ -38,7 +38,7 @@ class EvaluationDataTest : public ::testing::Test {
   }
   absl::StatusOr<std::unique_ptr<EvaluationData>> Open() {
     EPS_ASSIGN_OR_RETURN(const std::unique_ptr<StepData> training, StepData::Create(run_));
-    return EvaluationData::Open(run_, &*training, dir_.File("evaluation"), 1);
+    return EvaluationData::Open(run_, training.get(), dir_.File("evaluation"), 1);
   }
 
   TempDir dir_;
@@ -84,7 +84,7 @@ TEST_F(EvaluationDataTest, LabelsThatMeanAnotherClassThanInTheTrainingAreRefused
     EPS_RETURN_IF_ERROR(WriteFileAtomically(run_.evaluation.path, table));
     EPS_ASSIGN_OR_RETURN(const RunConfig of_tokens, WithTokenFile(run_, dir_.File("data"), 1));
     EPS_ASSIGN_OR_RETURN(const std::unique_ptr<StepData> training, StepData::Create(of_tokens));
-    return EvaluationData::Open(run_, &*training, dir_.File("evaluation"), 1);
+    return EvaluationData::Open(run_, training.get(), dir_.File("evaluation"), 1);
   };
   EXPECT_OK(open("text\tlabel\nc\t1\n"));
   EXPECT_THAT(open("text\tlabel\nc\tno\n"),
@@ -115,7 +115,7 @@ TEST_F(EvaluationDataTest, JsonlIsMadeIntoTokensAndPaddingIsADocumentOfItsOwn) {
     RunConfig plain = run_;  // of some training data
     plain.data = {.path = dir_.File("text")};
     EPS_ASSIGN_OR_RETURN(const std::unique_ptr<StepData> training, StepData::Create(plain));
-    return EvaluationData::Open(run_, &*training, dir_.File("evaluation"), 1);
+    return EvaluationData::Open(run_, training.get(), dir_.File("evaluation"), 1);
   };
   EXPECT_THAT(open(), StatusIs(absl::StatusCode::kNotFound, "evaluation.path"));
   ASSERT_OK(WriteFileAtomically(run_.evaluation.path, "{\"text\": \"abc\"}\n"));

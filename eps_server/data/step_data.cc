@@ -10,9 +10,9 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
-#include "common/base/log.h"
 #include "common/base/status_macros.h"
 #include "common/numeric/philox.h"
+#include "eps_server/data/document_log.h"
 
 namespace eps::server {
 namespace {
@@ -36,23 +36,6 @@ uint64_t SeedOf(const RunConfig& run, size_t index) {
   return run.sources.empty() ? run.data.seed : Mix64(run.data.seed + Mix64(index + 1));
 }
 
-void LogDocuments(const std::string& path, int64_t context, const SampleSource& source,
-                  const DocumentFigures& figures) {
-  LogInfo("data_documents", {{"path", path},
-                             {"documents", figures.documents},
-                             {"tokens", figures.tokens},
-                             {"samples", source.num_samples()},
-                             {"counted_tokens", figures.counted_tokens},
-                             {"documents_ended_early", figures.ended_early},
-                             {"documents_left_out", figures.left_out}});
-  if (figures.ended_early == 0 && figures.left_out == 0) return;
-  LogWarning("documents_ended_early", {{"path", path},
-                                       {"documents", figures.ended_early},
-                                       {"tokens_left_out", figures.tokens_left_out},
-                                       {"documents_left_out", figures.left_out},
-                                       {"context", context}});
-}
-
 }  // namespace
 
 absl::Status SampleRange::Append(int64_t index, int64_t place, VnodeBatch& batch) const {
@@ -69,7 +52,7 @@ absl::StatusOr<StepData::Source> StepData::Open(const RunConfig& run, size_t ind
   EPS_ASSIGN_OR_RETURN(const std::shared_ptr<const SampleSource> source, SampleSource::Open(one));
   EPS_RETURN_IF_ERROR(source->CheckIds(work));
   const std::optional<DocumentFigures> figures = source->CountDocuments();
-  if (figures.has_value()) LogDocuments(one.data.path, run.model.context, *source, *figures);
+  LogDocuments(one.data.path, run.model.context, *source, figures);
   const int64_t held_out = run.evaluation.HeldOut(source->num_samples());
   if (run.evaluation.held_out > 0 && held_out == 0) {
     return absl::InvalidArgumentError(absl::StrCat("evaluation.held_out: ", run.evaluation.held_out, ", but ",

@@ -80,6 +80,7 @@ CoordinatorImpl::CoordinatorImpl(Options options)
       expected_workers_(options.expected_workers),
       progress_(std::move(options.resume), start_),
       step_(first_version_.value()),
+      makes_steps_(options.most_steps != 0),
       end_(std::max(LastStep(run_, options.most_steps), first_version_.value())),
       balancer_(run_.batch.virtual_nodes),
       gate_(first_version_),
@@ -179,13 +180,14 @@ void CoordinatorImpl::RequestCheckpoint(CheckpointLedger::Answer done) {
   absl::StatusOr<std::string> answer;
   {
     MutexLock lock(mu_);
-    if (!over_) {
+    if (!over_ && makes_steps_) {
       checkpoints_.Request(std::move(done));
       Wake();
       return;
     }
-    answer = failure_.ok() ? absl::StatusOr<std::string>(checkpoints_.newest_path())
-                           : absl::FailedPreconditionError(absl::StrCat("the run has failed: ", failure_.message()));
+    answer = !makes_steps_   ? absl::FailedPreconditionError("this daemon evaluates, and makes no checkpoint")
+             : failure_.ok() ? absl::StatusOr<std::string>(checkpoints_.newest_path())
+                             : absl::FailedPreconditionError(absl::StrCat("the run has failed: ", failure_.message()));
   }
   done(std::move(answer));
 }

@@ -67,7 +67,8 @@ class Coordinator {
     absl::Duration lease = absl::Seconds(10);
     int threads = 1;           // of the optimizer
     int64_t window_bytes = 0;  // of contributions; 0: DefaultWindowBytes of one worker
-    // The run ends when so many are committed, if it has more; with 0 once what is due before the first step is evaluated.
+    // The run ends when so many are committed, if it has more. With 0 it ends once the version that it begins with is
+    // evaluated, if that is due, and makes no checkpoint.
     std::optional<int64_t> most_steps = std::nullopt;
     MonotonicClock clock = SteadyClock();
   };
@@ -122,11 +123,11 @@ class Coordinator {
   virtual std::vector<double> Losses() const = 0;
 
   // A checkpoint after the step in progress (or of this very version if there is none); `done` gets
-  // its path when it is on disk. Errors: FAILED_PRECONDITION the run has failed · those of
+  // its path when it is on disk. Errors: FAILED_PRECONDITION the run has failed, or makes no step · those of
   // Checkpointer::Write
   virtual void RequestCheckpoint(std::function<void(absl::StatusOr<std::string>)> done) = 0;
   // Ends the run after the step in progress, or the round of an evaluation in progress, of which nothing is reported
-  // then, with a checkpoint; returns how many steps are committed then. With nobody left
+  // then, with a checkpoint, but of a run without a step; returns how many steps are committed then. With nobody left
   // to finish that step the run ends before it, as long as no weight was updated in it (where updates are deferred, not
   // before all its gradients are in).
   // Errors: FAILED_PRECONDITION one was: the run fails, and the newest checkpoint stands

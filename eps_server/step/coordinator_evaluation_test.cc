@@ -76,19 +76,65 @@ TEST(CoordinatorEvaluationTest, WhatTheRunBeginsWithIsEvaluatedBeforeTheFirstSte
   EXPECT_TRUE(run.Result(4) == Reference(SmallRun()));
 }
 
-TEST(CoordinatorEvaluationTest, WithoutAStepTheRunEndsOnceItsVersionIsEvaluated) {
+// Every checkpoint that it may make, it makes.
+RunConfig RunWithoutSteps() {
   RunConfig config = EvaluatedRun();
   config.evaluation.at_start = true;
-  config.checkpoint.last = false;
+  return config;
+}
+
+TEST(CoordinatorEvaluationTest, WithoutAStepTheRunEndsOnceItsVersionIsEvaluated) {
+  const RunConfig config = RunWithoutSteps();
   const EvaluationReport want = ReferenceEvaluations(config)[0];
-  TestRun run(config, {.most_steps = 0});
-  FakeWorker worker(run);
+  TestRun run(config, {.expected_workers = 2, .most_steps = 0});
+  FakeWorker first(run);
+  WaitFor([&] { return run.coordinator->Status().counts.workers_attached == 1; });
+  EXPECT_EQ(run.coordinator->Status().phase, RunPhase::kWaitingForWorkers);
+  FakeWorker second(run);
   ASSERT_OK(run.coordinator->WaitUntilFinished());
-  EXPECT_TRUE(worker.finished_ok());
+  EXPECT_TRUE(first.finished_ok());
   EXPECT_EQ(run.committed(), 0);
   EXPECT_TRUE(run.checkpointer->snapshots().empty());
   ExpectSame(run.reports.evaluations(), {want});
-  ASSERT_TRUE(run.coordinator->Status().evaluation.has_value());
+  const RunStatus status = run.coordinator->Status();
+  EXPECT_TRUE(status.evaluation.has_value());
+  EXPECT_EQ(status.phase, RunPhase::kFinished);
+  EXPECT_EQ(status.steps, 0);
+}
+
+TEST(CoordinatorEvaluationTest, WithoutAStepNoCheckpointIsMadeWhoeverAsksAndHoweverItEnds) {
+  TestRun run(RunWithoutSteps(), {.most_steps = 0});
+  FakeWorker worker(run, {.holds_evaluations = true});
+  WaitFor([&] { return worker.is_evaluating(); });
+  absl::Status asked;
+  run.coordinator->RequestCheckpoint([&](absl::StatusOr<std::string> path) { asked = path.status(); });
+  EXPECT_THAT(asked, StatusIs(absl::StatusCode::kFailedPrecondition, "makes no checkpoint"));
+  ASSERT_OK(run.coordinator->RequestStop("test").status());
+  worker.ReleaseEvaluations();
+  ASSERT_OK(run.coordinator->WaitUntilFinished());
+  EXPECT_TRUE(run.checkpointer->snapshots().empty());
+  EXPECT_TRUE(run.reports.evaluations().empty());
+  EXPECT_FALSE(run.coordinator->Status().evaluation.has_value());
+}
+
+TEST(CoordinatorEvaluationTest, AStopBeforeTheFirstStepLeavesItsEvaluationToTheResumedRun) {
+  const RunConfig config = RunWithoutSteps();
+  const std::vector<EvaluationReport> want = ReferenceEvaluations(config);
+  Snapshot snapshot;
+  {
+    TestRun run(config);
+    FakeWorker worker(run, {.holds_evaluations = true});
+    WaitFor([&] { return worker.is_evaluating(); });
+    EXPECT_EQ(*run.coordinator->RequestStop("test"), 0);
+    worker.ReleaseEvaluations();
+    ASSERT_OK(run.coordinator->WaitUntilFinished());
+    EXPECT_TRUE(run.reports.evaluations().empty());
+    snapshot = run.checkpointer->snapshots().at(0);
+  }
+  TestRun resumed(config, {.resume = &snapshot});
+  FakeWorker worker(resumed);
+  ASSERT_OK(resumed.coordinator->WaitUntilFinished());
+  ExpectSame(resumed.reports.evaluations(), want);
 }
 
 TEST(CoordinatorEvaluationTest, VnodesOfAWorkerThatIsLostInAnEvaluationGoToOthersInTheSameRound) {

@@ -194,8 +194,11 @@ class CoordinatorImpl final : public Coordinator {
 
   // ---- checkpoints, at any time, and the end ----
 
-  // A run that ends early can go on from where it ended, whatever its RunSpec says of the last step.
-  bool EndsWithCheckpoint() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return run_.checkpoint.last || EndsEarly(); }
+  // A run that ends early can go on from where it ended, whatever its RunSpec says of the last step. Without a step there
+  // is nothing that was not there before.
+  bool EndsWithCheckpoint() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    return makes_steps_ && (run_.checkpoint.last || EndsEarly());
+  }
   bool EndsWithCheckpointOf(Version version) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
     return version.value() >= end_ && EndsWithCheckpoint();
   }
@@ -271,11 +274,12 @@ class CoordinatorImpl final : public Coordinator {
   DeviceModels device_models_ ABSL_GUARDED_BY(mu_);
   int expected_workers_ ABSL_GUARDED_BY(mu_);  // the first step waits until so many are ready
 
-  RunProgress progress_ ABSL_GUARDED_BY(mu_);            // as committed
-  std::vector<int64_t> updates_ ABSL_GUARDED_BY(mu_);    // by blob, as committed
-  StepId step_ ABSL_GUARDED_BY(mu_);                     // open_'s, else the next one
-  int64_t end_ ABSL_GUARDED_BY(mu_);                     // steps after which the run ends; never rises
-  bool begun_ ABSL_GUARDED_BY(mu_) = false;              // the first step of this sitting was opened
+  RunProgress progress_ ABSL_GUARDED_BY(mu_);          // as committed
+  std::vector<int64_t> updates_ ABSL_GUARDED_BY(mu_);  // by blob, as committed
+  StepId step_ ABSL_GUARDED_BY(mu_);                   // open_'s, else the next one
+  const bool makes_steps_;                             // false: what is due at the start is evaluated, and that is all
+  int64_t end_ ABSL_GUARDED_BY(mu_);                   // steps after which the run ends; never rises
+  bool begun_ ABSL_GUARDED_BY(mu_) = false;            // the first step of this sitting was opened
   std::optional<StepInWork> open_ ABSL_GUARDED_BY(mu_);  // the step in progress
   VnodeBalancer balancer_ ABSL_GUARDED_BY(mu_);
   StepId contributions_in_ ABSL_GUARDED_BY(mu_) = StepId(-1);

@@ -40,7 +40,7 @@ RunStatus CoordinatorImpl::Status() const {
     MutexLock lock(mu_);
     FillStatus(status);
   }
-  status.steps = run_.steps;
+  status.steps = makes_steps_ ? run_.steps : end_;
   status.parameters = model_.num_parameters();
   status.model_state_bytes = store_.sizes().total_bytes();
   status.hold_bytes = HoldBytes(model_, run_);
@@ -131,7 +131,8 @@ RunPhase CoordinatorImpl::Phase() const {
   // Who watches takes a daemon that is gone after this for one that has done its work: not one that was told to end
   // before.
   if (over_ && step_.value() >= run_.steps) return RunPhase::kFinished;
-  if (!over_ && !stop_requested_ && EvaluationComesFirst() && members_.num_ready() == 0) {
+  if (over_ && !makes_steps_ && newest_evaluation_.has_value()) return RunPhase::kFinished;
+  if (!over_ && !stop_requested_ && EvaluationComesFirst() && (members_.num_ready() == 0 || !begun_)) {
     return RunPhase::kWaitingForWorkers;  // of the last step, too
   }
   // After the last step, too: its workers are needed, and others may come.

@@ -216,7 +216,7 @@ struct RunOptions {
   int expected_workers = 1;
   int threads = 2;
   int64_t window_bytes = 0;
-  std::optional<int64_t> most_steps = std::nullopt;
+  std::optional<int64_t> most_steps = std::nullopt;  // 0: without the data of steps
   FakeClock* clock = nullptr;
   absl::Duration lease = absl::Seconds(10);
   const Snapshot* resume = nullptr;
@@ -248,6 +248,7 @@ struct TestRun {
     }
     made.resume.loss_scale = FirstLossScale(this->config.precision.loss_scale);
     if (options.resume != nullptr) made.resume = options.resume->state;
+    if (options.most_steps == 0) made.data.reset();
     if (options.clock != nullptr) made.clock = options.clock->clock();
     coordinator = *Coordinator::Create(std::move(made));
   }

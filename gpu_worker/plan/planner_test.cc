@@ -555,6 +555,7 @@ TEST(PlannerTest, GradientsHaveRoomForWhatTrainsAndInnerActivationsForWhatHasABa
   EXPECT_EQ(plan.weight_slots[0].num_bytes, plain.weight_slots[0].num_bytes);
   EXPECT_TRUE(plan.inner.keeps_all());
   EXPECT_EQ(plan.inner_slots.size(), 8u);  // one block's, of 4 vnodes of 2
+  EXPECT_EQ(plan.boundary_slots.size(), 2 * 8u + 1) << "its inputs and the head's, and what a turn gives";
   EXPECT_EQ(plan.host_redo_push_bytes, block.trainable_elems * 4 * SizeOf(some.run.precision.gradients));
   EXPECT_EQ(plan.host_push_bytes, std::min(plan.host_redo_push_bytes, 2 * plan.push_slots[0].num_bytes));
   // Only the head trains: no block is gone through on the way back, and one slot serves them all on the way there.
@@ -564,6 +565,11 @@ TEST(PlannerTest, GradientsHaveRoomForWhatTrainsAndInnerActivationsForWhatHasABa
     ASSERT_OK_AND_ASSIGN(const RelayPlan head, some.Plan(0));
     ExpectSound(head);
     EXPECT_EQ(head.inner_slots.size(), 1u);
+    // Of 4 vnodes of 2 micro-batches the inputs of one layer at a time, and what the turn gives.
+    EXPECT_EQ(head.boundary_slots.size(), 4u * 2 + 1);
+    EXPECT_EQ(head.host_boundary_bytes, 0);
+    ASSERT_OK_AND_ASSIGN(const RelayPlan smallest, some.Plan(some.Smallest()));
+    EXPECT_EQ(smallest.host_boundary_slots, 4 * 2);
   }
 }
 

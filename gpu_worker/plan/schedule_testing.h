@@ -72,7 +72,8 @@ struct MadeSchedule {
     const bool share = shape.micro_batches == 1 && shape.gradient_slots == 1;
     plan.depth_first_gradient_slots.resize(static_cast<size_t>(share ? 0 : depth_first * shape.gradient_slots));
     plan.push_slots.resize(static_cast<size_t>(shape.push_slots));
-    const int items = shape.vnodes * shape.micro_batches, boundaries = (num_layers - 1 - depth_first) * items;
+    // Inputs of layers that have a backward; those of depth-first blocks do not wait.
+    const int items = shape.vnodes * shape.micro_batches, boundaries = (BackwardBlocks() + 1 - depth_first) * items;
     const auto least = static_cast<int>(RelayPlan::LeastBoundarySlots(depth_first));
     const int boundary_slots = std::max(least, shape.resident ? boundaries + depth_first + 1 : shape.boundary_slots);
     plan.boundary_slots.resize(static_cast<size_t>(boundary_slots));

@@ -40,7 +40,7 @@ absl::StatusOr<std::unique_ptr<HealthServer>> HealthServer::Start(const std::str
   builder.SetResourceQuota(grpc::ResourceQuota("gpu_worker_health").Resize(kQuotaBytes));
   result->server_ = builder.BuildAndStart();
   if (result->server_ == nullptr || address.port == 0) {
-    return absl::UnavailableError(absl::StrCat("cannot listen on ", listen, ": gRPC's log says why"));
+    return absl::FailedPreconditionError(absl::StrCat("cannot listen on ", listen, ": gRPC's log says why"));
   }
   result->address_ = address.ToString();
   result->SetServing(false);

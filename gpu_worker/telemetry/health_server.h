@@ -16,7 +16,7 @@ namespace eps::worker {
 // Threads: safe; gRPC's own answer
 class HealthServer {
  public:
-  // Errors: CheckPageAddress's · UNAVAILABLE naming the address: it is taken, or not this host's
+  // Errors: CheckPageAddress's · FAILED_PRECONDITION naming the address: it is taken, or not this host's
   static absl::StatusOr<std::unique_ptr<HealthServer>> Start(const std::string& listen, bool any_address);
   ~HealthServer();
 

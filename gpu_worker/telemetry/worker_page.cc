@@ -2,7 +2,9 @@
 
 #include <utility>
 
+#include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "common/base/status_macros.h"
@@ -10,6 +12,17 @@
 #include "common/telemetry/resident_bytes.h"
 
 namespace eps::worker {
+namespace {
+
+// Of whoever typed it an address that is taken is as wrong as one that is none; of a worker FAILED_PRECONDITION says what its
+// daemon thinks of it.
+absl::Status OfFlag(absl::string_view flag, const absl::Status& status) {
+  if (!absl::IsFailedPrecondition(status)) return Annotate(status, flag);
+  return absl::InvalidArgumentError(absl::StrCat(flag, ": ", status.message()));
+}
+
+}  // namespace
+
 WorkerPage::WorkerPage() : start_seconds_(absl::ToDoubleSeconds(absl::Now() - absl::UnixEpoch())) {}
 
 absl::StatusOr<std::unique_ptr<WorkerPage>> WorkerPage::Start(const Options& options) {
@@ -23,11 +36,11 @@ absl::StatusOr<std::unique_ptr<WorkerPage>> WorkerPage::Start(const Options& opt
                                .paths = {{"/metrics", metrics},
                                          {"/healthz", [page = page.get()] { return page->Phase(false); }},
                                          {"/readyz", [page = page.get()] { return page->Phase(true); }}}});
-  if (!http.ok()) return Annotate(http.status(), "--metrics-listen");
+  if (!http.ok()) return OfFlag("--metrics-listen", http.status());
   page->page_ = *std::move(http);
   if (!options.health_listen.empty()) {
     auto health = HealthServer::Start(options.health_listen, options.any_address);
-    if (!health.ok()) return Annotate(health.status(), "--health-listen");
+    if (!health.ok()) return OfFlag("--health-listen", health.status());
     page->health_ = *std::move(health);
   }
   return page;

@@ -26,7 +26,7 @@ class WorkerPage {
     bool any_address = false;            // of which others than this host may be reached
     std::string health_listen = "";      // of grpc.health.v1; "": it is not served
   };
-  // Errors: HttpPage::Start's, HealthServer::Start's, beginning with the flag's name
+  // Errors, beginning with the flag's name: INVALID_ARGUMENT for an address that cannot be listened on · HttpPage::Start's
   static absl::StatusOr<std::unique_ptr<WorkerPage>> Start(const Options& options);
 
   const std::string& address() const { return page_->address(); }

@@ -79,9 +79,11 @@ TEST(WorkerPageTest, HealthForOthersThanThisHostMustBeAskedFor) {
 
 TEST(WorkerPageTest, AnAddressThatIsTakenIsNamed) {
   ASSERT_OK_AND_ASSIGN(const auto page, WorkerPage::Start({.health_listen = "127.0.0.1:0"}));
-  const auto refused = WorkerPage::Start({.health_listen = page->health_address()}).status();
-  EXPECT_EQ(refused.code(), absl::StatusCode::kUnavailable);
-  EXPECT_THAT(std::string(refused.message()), HasSubstr(page->health_address()));
+  EXPECT_THAT(WorkerPage::Start({.health_listen = page->health_address()}).status(),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       "--health-listen: cannot listen on " + page->health_address()));
+  EXPECT_THAT(WorkerPage::Start({.listen = page->address()}).status(),
+              StatusIs(absl::StatusCode::kInvalidArgument, "--metrics-listen: cannot listen on " + page->address()));
 }
 
 }  // namespace

@@ -303,6 +303,9 @@ class PageTest(SystemTest):
             for flag in ("--metrics-listen", "--listen"):
                 refused = run([str(BIN / "eps_server"), "--run", str(spec), "--out", str(self.work.out("x")), flag, address])
                 self.refused(refused, 2, f"cannot listen on {address}: Address already in use")
+            for flag in ("--metrics-listen", "--health-listen"):
+                refused = run([str(BIN / "gpu_worker"), "--connect", "127.0.0.1:1", flag, address])
+                self.refused(refused, 2, f"{flag}: cannot listen on {address}")
             self.refused(train(spec, self.work.out("x"), "--metrics-listen", address), 2, address)
             self.assertFalse(self.work.out("x").exists())
 

@@ -59,9 +59,10 @@ class EvaluateTest(ByHandTest):
         found = self.evaluate(out)
         self.assertEqual(without_time(found), without_time(last))
         self.assertEqual(found["checkpoint"], str(latest_checkpoint(out)))
-        self.assertEqual((found["data"], found["held_out"]), (str(self.work.path / "text.txt"), 0.1))
+        self.assertEqual((found["data"], found["held_out"]), ([str(self.work.path / "text.txt")], 0.1))
         step_6 = out / "checkpoints" / "step-00000006"
-        for args in ((), ("--workers", 2), ("--set", "transport=GRPC"), ("--set", "relay.weight_slots=1")):
+        for args in ((), ("--workers", 2), ("--set", "transport=GRPC"), ("--set", "relay.weight_slots=1"),
+                     ("--workers", 2, "--set", "relay.group_members=2"), ("--set", "relay.resident=true")):
             self.assertEqual(without_time(self.evaluate(step_6, *args)), without_time(middle), args)
         told = self.ask(step_6)
         self.assertEqual(told.returncode, 0, told.stderr)
@@ -74,10 +75,30 @@ class EvaluateTest(ByHandTest):
         (self.work.path / "text.txt").unlink()
         found = self.evaluate(out, "--data", "held.txt", cwd=self.work.path)
         self.assertEqual(without_time(found), without_time(evaluations(reference)[0]))
-        self.assertEqual(found["data"], str(self.work.path / "held.txt"))
+        self.assertEqual(found["data"], [str(self.work.path / "held.txt")])
         part = self.evaluate(out, "--data", self.work.path / "held.txt", "--samples", 5)
         self.assertEqual(part["tokens"], 5 * 32)
         self.refused(self.ask(kept_back), 2, "data.path", "text.txt")
+        moved = self.work.path / "moved.txt"
+        moved.write_bytes(sample_text())
+        at = ("--set", f"data.path={moved.name}")
+        self.assertEqual(without_time(self.evaluate(kept_back, *at, cwd=self.work.path)),
+                         without_time(evaluations(kept_back)[-1]))
+        moved.write_bytes(sample_text()[:-1])
+        self.refused(self.ask(kept_back, *at, cwd=self.work.path), 2, f"{moved} is not the file that", "say where it is")
+
+    def test_of_several_sources_all_are_named_and_lines_that_are_left_out_are_told(self):
+        lines = "".join(json.dumps({"text": f"line {i} " * 9}) + "\n" for i in range(60))
+        (self.work.path / "a.jsonl").write_text(lines + "no JSON\n" * 3)
+        out = self.trained({"data": {"path": None, "tokenizer": "BYTES", "bad_lines": "SKIP",
+                                     "sources": [{"path": "a.jsonl"}, {"path": "text.txt"}]}})
+        done = self.ask(out, "--json")
+        found = json.loads(done.stdout)
+        self.assertEqual(without_time(found), without_time(evaluations(out)[-1]))
+        self.assertEqual(found["data"], [str(self.work.path / name) for name in ("a.jsonl", "text.txt")])
+        self.assertEqual(done.stderr.count(" WARNING data_line_skipped "), 3)
+        for name in ("a.jsonl", "held.txt"):
+            self.assertEqual(self.evaluate(out, "--data", self.work.path / name)["data"], [str(self.work.path / name)])
 
     def test_a_folder_of_the_same_weights_does_as_well(self):
         """In the run's own precision and micro-batches: else within rounding."""
@@ -134,7 +155,9 @@ class EvaluateTest(ByHandTest):
                 (2, (out, "--data", self.work.path / "absent.txt"), "evaluation.path", "absent.txt"),
                 (2, (out, "--data", self.work.path / "short.txt"), "evaluation.path", "short.txt"),
                 (2, (out, "--data", self.work.path / "held.jsonl"), "held.jsonl is JSONL by its ending", "text.txt, text"),
-                (2, (out, "--data", held, "--set", "model.layers=1"), "model: it is the checkpoint's"),
+                (2, (out, "--data", held, "--set", "model.layers=1"), "--set: model.layers", "leave it out"),
+                (2, (out, "--data", held, "--set", "optimizer.schedule.peak=1"), "--set: optimizer.schedule.peak"),
+                (2, (out, "--set", "evaluation.held_out=0.5"), "evaluation.held_out: 0.5", "held out nothing"),
                 (2, (out, "--data", held, "--set", "batch.micro_batch=0"), "batch.micro_batch"),
                 (2, (out, "--data", held, "--samples", 0), "--samples"),
                 (2, (out, "--data", held, "--out", full), "--out", "not an empty folder"),
@@ -147,6 +170,18 @@ class EvaluateTest(ByHandTest):
         least = needs_at_least(self.ask(out, "--data", held, "--device-memory", "1KiB").stderr)
         self.assertEqual(self.evaluate(out, "--data", held, "--device-memory", least)["tokens"], 93 * 32)
 
+    def test_where_nothing_is_counted_there_is_no_loss(self):
+        def chat(question):
+            return json.dumps({"messages": [{"role": "user", "content": question}, {"role": "assistant", "content": "b"}]}) + "\n"
+        (self.work.path / "chat.jsonl").write_text(chat("a") * 40)
+        (self.work.path / "long.jsonl").write_text(chat("a" * 100) * 4)
+        out = self.trained({"model": {"context": 64}, "data": {"path": "chat.jsonl", "tokenizer": None, "uncounted": "KEPT"},
+                            "evaluation": None})
+        self.assertEqual(self.evaluate(out, "--data", self.work.path / "chat.jsonl")["tokens"], 40 * 3)
+        done = self.ask(out, "--data", self.work.path / "long.jsonl")
+        self.refused(done, 2, "no token of the samples is counted", " WARNING documents_ended_early ")
+        self.assertEqual(done.stdout, "")
+
     def test_a_checkpoint_that_is_damaged_is_not_believed(self):
         out = self.trained()
         file = latest_checkpoint(out) / "model.safetensors"
@@ -156,15 +191,16 @@ class EvaluateTest(ByHandTest):
         self.refused(self.ask(out), 2, "model.safetensors", "sha256")
         self.assertEqual(list(self.temporary.iterdir()), [])
 
-    def endless(self):
+    def endless(self, checkpoint, *args):
         """One that goes on until somebody ends it, once its worker is there."""
-        out = self.trained()
         (self.work.path / "long.txt").write_bytes(sample_text(1_000_000) * 30)
-        process = start(self.command(out, "--data", self.work.path / "long.txt"), env=self.environment,
-                        stdout=self.work.path.joinpath("told").open("w"), stderr=self.work.path.joinpath("said").open("w"))
+        with (self.work.path / "told").open("w") as told, (self.work.path / "said").open("w") as said:
+            process = start(self.command(checkpoint, "--data", self.work.path / "long.txt", *args), env=self.environment,
+                            stdout=told, stderr=said)
+        self.addCleanup(process.wait)
         self.addCleanup(process.kill)
         deadline = time.monotonic() + 60 * TIME_SCALE
-        while "evaluating after step 12" not in self.said():
+        while "evaluating: " not in self.said():
             self.assertIsNone(process.poll(), self.said())
             self.assertLess(time.monotonic(), deadline, self.said())
             time.sleep(0.01)
@@ -174,7 +210,7 @@ class EvaluateTest(ByHandTest):
         return (self.work.path / "said").read_text()
 
     def test_a_signal_ends_it_at_once_and_leaves_nothing(self):
-        process = self.endless()
+        process = self.endless(self.trained())
         programs = children(process.pid, "eps_server") + children(process.pid, "gpu_worker")
         self.assertEqual(len(programs), 2)
         process.send_signal(signal.SIGINT)
@@ -184,14 +220,27 @@ class EvaluateTest(ByHandTest):
         self.assertEqual(list(self.temporary.iterdir()), [])
         self.assertEqual((self.work.path / "told").read_text(), "")
 
-    def test_a_worker_that_dies_is_told_of_and_the_logs_stay(self):
-        process = self.endless()
-        os.kill(children(process.pid, "gpu_worker")[0], signal.SIGKILL)
+    def fails_without_a_checkpoint(self, process):
         self.assertEqual(process.wait(60 * TIME_SCALE), 1, self.said())
-        self.assertIn("gpu_worker 1 ended: signal 9", self.said())
-        self.assertNotIn("checkpoint in", self.said())
-        folder, = self.temporary.iterdir()
+        self.assertNotIn("checkpoint", self.said())
+        folder, = self.temporary.glob("eps-evaluate-*")
         self.assertTrue((folder / "logs" / "eps_server.log").exists())
+        self.assertFalse((folder / "checkpoints").exists())
+
+    def test_a_worker_that_dies_is_told_of_and_the_logs_stay_without_the_model(self):
+        process = self.endless(self.exported(self.trained()), "--set", "data.tokenizer=BYTES")
+        os.kill(children(process.pid, "gpu_worker")[0], signal.SIGKILL)
+        self.fails_without_a_checkpoint(process)
+        self.assertIn("gpu_worker 1 ended: signal 9", self.said())
+
+    def test_one_that_is_stopped_says_that_it_has_nothing_to_say(self):
+        process = self.endless(self.trained())
+        folder, = self.temporary.glob("eps-evaluate-*")
+        self.refused(run([str(EPS), "checkpoint", "--out", str(folder)]), 1, "makes no checkpoint")
+        stopped = run([str(EPS), "stop", "--out", str(folder)])
+        self.assertEqual((stopped.returncode, stopped.stdout), (0, "the evaluation ends, with nothing to say\n"))
+        self.fails_without_a_checkpoint(process)
+        self.assertIn("told to end before it had evaluated", self.said())
 
     def test_a_daemon_by_hand_evaluates_with_workers_that_attach_and_ends(self):
         out, work = self.trained(), self.work.out("evaluated")
@@ -202,5 +251,9 @@ class EvaluateTest(ByHandTest):
             self.ends(process, 0)
         self.assertEqual([without_time(line) for line in evaluations(work)], [without_time(evaluations(out)[-1])])
         self.assertFalse((work / "checkpoints").exists())
+        status = run([str(EPS), "status", "--out", str(work)])
+        self.assertEqual(status.returncode, 0, status.stderr)
+        self.assertIn("12 of 12 steps were done", status.stdout)
+        self.assertIn("evaluation loss", status.stdout)
         self.refused(run([str(BIN / "eps_server"), "--evaluate", str(out), "--run", "x.json", "--out", str(work)]), 2,
                      "--run excludes --evaluate")
