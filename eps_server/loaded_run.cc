@@ -94,9 +94,7 @@ class RunLoader {
     if (!IsStepFolder(run_.evaluated)) {
       return LoadHuggingFace(run_.evaluated, run_.model, options_.threads, *run_.store, &work_);
     }
-    EPS_ASSIGN_OR_RETURN(const Manifest manifest, ReadManifest(run_.evaluated));
-    EPS_RETURN_IF_ERROR(CheckSizes(run_.evaluated, manifest));
-    EPS_RETURN_IF_ERROR(CheckSums(run_.evaluated, manifest, kWeightFiles, &work_));
+    EPS_ASSIGN_OR_RETURN(const Manifest manifest, ReadManifestOfWholeWeights(run_.evaluated, &work_));
     EPS_RETURN_IF_ERROR(
         LoadTensors(run_.evaluated, run_.model, manifest, LoadWhat::kMasters, options_.threads, *run_.store, &work_));
     run_.state = manifest.state;

@@ -273,10 +273,12 @@ int Run(const Flags& flags) {
   return Report(WithAdvice(ended, flags.doors), WorkerExitCode(ended));
 }
 
-// Before any thread is started. What the environment says already stays.
+// Before any thread is started. What the environment says already stays, but for what would keep groups from forming.
 void SetUpEnvironment() {
   // The members of a group are on one host: NCCL's own sockets, which ask nobody who they are, need no other network.
   setenv("NCCL_SOCKET_IFNAME", "lo", /*overwrite=*/0);
+  // With it every group would have the same id, that of a group before it included.
+  unsetenv("NCCL_COMM_ID");
   // Three streams, and those of NCCL: of fewer queues two share one, where work that waits stands before what it waits for.
   setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", /*overwrite=*/0);
 }

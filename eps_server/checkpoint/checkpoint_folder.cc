@@ -258,6 +258,13 @@ absl::Status WriteCheckpointFolder(const std::string& folder, StateCapture& capt
   return WriteManifest(folder, manifest);  // not patiently: it allocates much, and is short
 }
 
+absl::StatusOr<Manifest> ReadManifestOfWholeWeights(const std::string& folder, LongWork* work) {
+  EPS_ASSIGN_OR_RETURN(Manifest manifest, ReadManifest(folder));
+  EPS_RETURN_IF_ERROR(CheckSizes(folder, manifest));
+  EPS_RETURN_IF_ERROR(CheckSums(folder, manifest, kWeightFiles, work));
+  return manifest;
+}
+
 absl::Status LoadTensors(const std::string& folder, const ModelSpec& model, const Manifest& manifest, LoadWhat what,
                          int threads, Store& store, LongWork* work) {
   const int num_moments = manifest.run.optimizer.num_moments();

@@ -4,6 +4,7 @@
 #include <string>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "common/checkpoint/manifest.h"
 #include "common/checkpoint/run_state.h"
 #include "common/model/model_spec.h"
@@ -29,6 +30,10 @@ namespace eps::server {
 //         INVALID_ARGUMENT a run or state that no reader would take
 absl::Status WriteCheckpointFolder(const std::string& folder, StateCapture& capture, const ModelSpec& model,
                                    const RunConfig& run, const RunState& state, PatientThread& patient);
+
+// The manifest of a checkpoint whose weights are whole, byte for byte; its moments are not looked at. `work` as below.
+// Errors: ReadManifest's, CheckSizes', CheckSums'
+absl::StatusOr<Manifest> ReadManifestOfWholeWeights(const std::string& folder, LongWork* work);
 
 // Fills an empty store with masters and moments, or with masters alone, at the manifest's step. Of a store for masters
 // alone other tensors may be frozen than the run's. The files are

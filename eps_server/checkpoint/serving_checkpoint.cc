@@ -35,9 +35,7 @@ absl::Status MakeStore(const ServingOptions& options, ServingCheckpoint& result)
 }
 
 absl::Status LoadStepFolder(const ServingOptions& options, ServingCheckpoint& result) {
-  EPS_ASSIGN_OR_RETURN(Manifest manifest, ReadManifest(result.folder));
-  EPS_RETURN_IF_ERROR(CheckSizes(result.folder, manifest));
-  EPS_RETURN_IF_ERROR(CheckSums(result.folder, manifest, kWeightFiles, options.work));
+  EPS_ASSIGN_OR_RETURN(Manifest manifest, ReadManifestOfWholeWeights(result.folder, options.work));
   result.run = WithoutTraining(manifest.run);
   EPS_RETURN_IF_ERROR(MakeStore(options, result));
   EPS_RETURN_IF_ERROR(LoadTensors(result.folder, result.model, manifest, LoadWhat::kMasters, options.threads,

@@ -9,8 +9,7 @@ namespace eps::server {
 namespace {
 
 // Connecting takes milliseconds over shared memory. NCCL looks at all links first, loads its kernels and connects every
-// two, once for each of two lanes: seconds, and with eight GPUs of a machine that has just started many of them. Steps
-// wait.
+// two: seconds, and with eight GPUs of a machine that has just started many of them. Steps wait.
 constexpr absl::Duration kTimeToForm = absl::Seconds(60);
 
 }  // namespace

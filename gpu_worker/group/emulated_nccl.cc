@@ -1,10 +1,13 @@
 #include "gpu_worker/group/emulated_nccl.h"
 
+#include <atomic>
 #include <cstddef>
+#include <cstdint>
 #include <cstring>
 #include <deque>
 #include <future>
 #include <map>
+#include <memory>
 #include <set>
 #include <string>
 #include <utility>
@@ -21,6 +24,8 @@
 namespace eps::worker {
 namespace {
 
+constexpr int kRubbish = 0xAB;  // what is taken for the bytes of a member that has aborted
+
 // The communicators of one id, and what is on its way between them.
 struct World {
   Mutex mu;
@@ -32,6 +37,39 @@ struct World {
 struct Comm {
   std::shared_ptr<World> world;
   int rank = 0, size = 0;
+  std::atomic<bool> aborted = false;  // atomic, as those who wait for their turn look at it without the world's lock
+};
+
+// What a device carries, whatever its streams: one after the other, as it was asked for. So does NCCL with what is asked
+// of one communicator; and of two, where something waits for the whole device between them.
+class IssueOrder {
+ public:
+  uint64_t Take() {
+    MutexLock lock(mu_);
+    waiting_.insert(++last_);
+    return last_;
+  }
+  // Until all before it are over, or the communicator is aborted.
+  void Await(uint64_t turn, const std::atomic<bool>& aborted) {
+    MutexLock lock(mu_);
+    while (*waiting_.begin() != turn && !aborted) changed_.Wait(mu_);
+  }
+  void Pass(uint64_t turn) {
+    MutexLock lock(mu_);
+    waiting_.erase(turn);
+    changed_.NotifyAll();
+  }
+  void Abort(std::atomic<bool>& aborted) {
+    MutexLock lock(mu_);
+    aborted = true;
+    changed_.NotifyAll();
+  }
+
+ private:
+  Mutex mu_;
+  CondVar changed_;
+  uint64_t last_ ABSL_GUARDED_BY(mu_) = 0;
+  std::set<uint64_t> waiting_ ABSL_GUARDED_BY(mu_);  // with the one under way
 };
 
 // By id, for all APIs of this process, as NCCL's ids are.
@@ -63,8 +101,14 @@ void Run(const Comm& comm, const std::vector<NcclTransfer>& transfers) {
   for (const NcclTransfer& transfer : transfers) {
     if (transfer.receive == nullptr) continue;
     auto& incoming = world.sent[{transfer.peer, comm.rank}];
-    while (incoming.empty() && world.aborted.count(comm.rank) == 0) world.changed.Wait(world.mu);
-    if (incoming.empty()) return;
+    while (incoming.empty() && world.aborted.count(comm.rank) + world.aborted.count(transfer.peer) == 0) {
+      world.changed.Wait(world.mu);
+    }
+    if (incoming.empty() && world.aborted.count(comm.rank) > 0) return;
+    if (incoming.empty()) {
+      std::memset(transfer.receive, kRubbish, transfer.num_bytes);
+      continue;
+    }
     EPS_CHECK(incoming.front().size() == transfer.num_bytes);
     std::memcpy(transfer.receive, incoming.front().data(), transfer.num_bytes);
     incoming.pop_front();
@@ -77,7 +121,10 @@ class EmulatedNccl final : public NcclApi {
   absl::StatusOr<std::string> NewId() override { return NextId(); }
 
   absl::StatusOr<NcclComm> Begin(const std::string& id, int rank, int size) override {
-    auto comm = std::make_shared<Comm>(Comm{.world = WorldOf(id), .rank = rank, .size = size});
+    auto comm = std::make_shared<Comm>();
+    comm->world = WorldOf(id);
+    comm->rank = rank;
+    comm->size = size;
     {
       MutexLock lock(comm->world->mu);
       if (!comm->world->begun.insert(rank).second) return absl::InternalError("a rank that is there already");
@@ -95,7 +142,11 @@ class EmulatedNccl final : public NcclApi {
   }
 
   absl::Status Transfer(NcclComm handle, const std::vector<NcclTransfer>& transfers, void* stream) override {
-    cuda::LaunchInEmulatedStream(stream, [comm = At(handle), transfers] { Run(*comm, transfers); });
+    cuda::LaunchInEmulatedStream(stream, [comm = At(handle), order = order_, turn = order_->Take(), transfers] {
+      order->Await(turn, comm->aborted);
+      Run(*comm, transfers);
+      order->Pass(turn);
+    });
     return absl::OkStatus();
   }
 
@@ -110,6 +161,7 @@ class EmulatedNccl final : public NcclApi {
 
   void Abort(NcclComm handle) override {
     const std::shared_ptr<Comm> comm = At(handle);
+    order_->Abort(comm->aborted);
     {
       MutexLock lock(comm->world->mu);
       comm->world->aborted.insert(comm->rank);
@@ -127,6 +179,8 @@ class EmulatedNccl final : public NcclApi {
     EPS_CHECK(found != comms_.end());
     return found->second;
   }
+
+  const std::shared_ptr<IssueOrder> order_ = std::make_shared<IssueOrder>();  // what is in a stream may outlive this
 
   Mutex mu_;
   std::map<NcclComm, std::shared_ptr<Comm>> comms_ ABSL_GUARDED_BY(mu_);

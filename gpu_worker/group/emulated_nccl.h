@@ -7,8 +7,11 @@
 
 namespace eps::worker {
 
-// NCCL among devices on the emulator in one process, for tests. As the library's: a communicator joins once all ranks have
-// begun, transfers run in the stream and wait for the peer's, and nobody is told that a peer has aborted.
+// NCCL among devices on the emulator in one process, for tests, each with one of these. As the library's: a communicator
+// joins once all ranks have begun, transfers run in the stream and wait for the peer's, and nobody is told that a peer has
+// aborted: what was to come of that one ends, with rubbish, as if it had come.
+//
+// A device's exchanges run one at a time, in the order in which they are issued, whatever their streams.
 //
 // Ends the program by EPS_CHECK where NCCL's results would be undefined: lengths that do not meet.
 std::unique_ptr<NcclApi> NewEmulatedNccl();

@@ -24,8 +24,9 @@ struct Exchange {
   std::vector<std::vector<absl::Span<std::byte>>> gets;
 };
 
-// Exchanges of one lane happen one after another, in the order in which each member enqueues them, which must be the
-// same for all; the lanes do not wait for each other. kPull runs in the device's in-stream, kPush in its out-stream.
+// Exchanges are enqueued in one order over both lanes, which must be the same for all members: those of a lane happen one
+// after another, and one of the other lane may have to wait for all that were enqueued before it. kPull runs in the
+// device's in-stream, kPush in its out-stream.
 enum class GroupLane { kPull, kPush };
 inline constexpr int kNumGroupLanes = 2;
 inline Stream& StreamOf(Device& device, GroupLane lane) {
@@ -46,7 +47,7 @@ inline Stream& StreamOf(Device& device, GroupLane lane) {
 //
 // Errors:  of an exchange, in the stream: ABORTED the group has ended, with the first reason, which may be this exchange's
 //          own · INTERNAL the members do not exchange the same, where the kind looks
-// Threads: Enqueue of a lane from one thread at a time; the rest from any
+// Threads: Enqueue, of both lanes, from one thread at a time; the rest from any
 // Conformance: gpu_worker/group/group_conformance.h
 class Group {
  public:

@@ -42,12 +42,14 @@ class NcclApi {
   virtual absl::StatusOr<NcclComm> Begin(const std::string& id, int rank, int size) = 0;
   // OK: it is joined, and what was asked for is in its stream · UNAVAILABLE not yet · else why it is broken
   virtual absl::Status State(NcclComm comm) = 0;
-  // Asks for all of them at once (ncclGroupStart, ncclGroupEnd), in `stream` as Stream::IssueNative gives it.
+  // Asks for all of them at once (ncclGroupStart, ncclGroupEnd), in `stream` as Stream::IssueNative gives it; at least one.
+  // They begin when those asked for before have ended, in whatever stream. All ranks ask in one order.
   virtual absl::Status Transfer(NcclComm comm, const std::vector<NcclTransfer>& transfers, void* stream) = 0;
   // Memory of the device, for what comes next in `stream`; freed once that is done, for which it waits.
   virtual absl::StatusOr<void*> NewScratch(size_t num_bytes, void* stream) = 0;
   virtual absl::Status FreeScratch(void* scratch, void* stream) = 0;
-  // Ends and frees it. What is under way in its stream ends too, with whatever it brought.
+  // Ends and frees it. What is under way in its streams ends too, with whatever it brought; and so may what peers wait for
+  // of this rank, as if it had come, and their State says nothing of it.
   virtual void Abort(NcclComm comm) = 0;
 };
 

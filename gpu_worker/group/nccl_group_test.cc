@@ -2,18 +2,27 @@
 
 #include <atomic>
 #include <cstddef>
+#include <functional>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "absl/types/span.h"
+#include "common/base/mutex.h"
 #include "common/tensor/dtype.h"
 #include "common/testing/status_matchers.h"
 #include "gpu_worker/device/cuda/cuda_device.h"
 #include "gpu_worker/device/cuda/emulator/emulated_runtime.h"
 #include "gpu_worker/device/cuda/emulator/grid.h"
+#include "gpu_worker/device/device.h"
 #include "gpu_worker/group/emulated_nccl.h"
+#include "gpu_worker/group/group.h"
 #include "gpu_worker/group/group_conformance.h"
 #include "gpu_worker/group/nccl_api.h"
 #include "gtest/gtest.h"
@@ -62,9 +71,8 @@ TEST(NcclGroupTest, ATokenOfAnotherKindIsRefused) {
   for (const std::string& token : {std::string(), std::string("/tmp/socket"),
                                    std::string("\xff"
                                                "abc"),
-                                   std::string("\x01"
-                                               "a\x05"
-                                               "abc")}) {
+                                   std::string("\x05"
+                                               "abcd")}) {
     EXPECT_THAT(
         maker->Join({.id = 1, .rank = 1, .size = 2, .device = device.get(), .on_joined = [](absl::Status) {}}, token)
             .status(),
@@ -104,20 +112,15 @@ TEST(NcclGroupTest, WhatNcclRefusesIsToldAndTheStreamsGoOn) {
   for (const StreamId id : {StreamId::kIn, StreamId::kOut}) EXPECT_OK(device->stream(id).Synchronize());
 }
 
-// As the library where a connection between two GPUs breaks while an exchange is on its way.
-class Breaking : public NcclApi {
+class ForwardingNccl : public NcclApi {
  public:
   std::string version() const override { return nccl_->version(); }
   absl::StatusOr<std::string> NewId() override { return nccl_->NewId(); }
   absl::StatusOr<NcclComm> Begin(const std::string& id, int rank, int size) override {
     return nccl_->Begin(id, rank, size);
   }
-  absl::Status State(NcclComm comm) override {
-    return broken ? absl::InternalError("remote process exited") : nccl_->State(comm);
-  }
+  absl::Status State(NcclComm comm) override { return nccl_->State(comm); }
   absl::Status Transfer(NcclComm comm, const std::vector<NcclTransfer>& transfers, void* stream) override {
-    if (refuses) return absl::InternalError("no connection");
-    if (breaks_next) broken = true;
     return nccl_->Transfer(comm, transfers, stream);
   }
   absl::StatusOr<void*> NewScratch(size_t num_bytes, void* stream) override {
@@ -126,75 +129,268 @@ class Breaking : public NcclApi {
   absl::Status FreeScratch(void* scratch, void* stream) override { return nccl_->FreeScratch(scratch, stream); }
   void Abort(NcclComm comm) override { nccl_->Abort(comm); }
 
+ private:
+  const std::unique_ptr<NcclApi> nccl_ = NewEmulatedNccl();
+};
+
+struct NcclMember {
+  std::unique_ptr<Device> device = EmulatedDevice(1 << 16);
+  std::shared_ptr<NcclApi> nccl;
+  Joined joined;
+  std::unique_ptr<Group> group;
+
+  Stream& in() const { return device->stream(StreamId::kIn); }
+  Stream& out() const { return device->stream(StreamId::kOut); }
+  absl::Span<std::byte> Memory(size_t offset_bytes, size_t num_bytes) const {
+    void* const memory = device->Address({.offset_bytes = 0, .num_bytes = 1 << 16}).value();
+    return absl::MakeSpan(static_cast<std::byte*>(memory) + offset_bytes, num_bytes);
+  }
+  GroupOptions Options(int rank, int size) {
+    return {.id = 1, .rank = rank, .size = size, .device = device.get(), .on_joined = [this](absl::Status status) {
+              joined.Set(std::move(status));
+            }};
+  }
+};
+
+// One for each API, by rank; they have joined.
+std::vector<std::unique_ptr<NcclMember>> FormNcclGroup(const std::vector<std::shared_ptr<NcclApi>>& apis) {
+  std::vector<std::unique_ptr<NcclMember>> members;
+  std::string token;
+  for (const std::shared_ptr<NcclApi>& api : apis) {
+    const auto rank = static_cast<int>(members.size());
+    members.push_back(std::make_unique<NcclMember>());
+    NcclMember& member = *members.back();
+    member.nccl = api;
+    GroupOptions options = member.Options(rank, static_cast<int>(apis.size()));
+    const auto maker = NewNcclGroupMaker(api);
+    member.group =
+        (rank == 0 ? maker->Found(std::move(options), token) : maker->Join(std::move(options), token)).value();
+  }
+  for (const auto& member : members) EXPECT_OK(member->joined.Wait());
+  return members;
+}
+
+// As the library where a connection between two GPUs breaks while an exchange is on its way.
+class Breaking : public ForwardingNccl {
+ public:
+  absl::Status State(NcclComm comm) override {
+    return broken ? absl::InternalError("remote process exited") : ForwardingNccl::State(comm);
+  }
+  absl::Status Transfer(NcclComm comm, const std::vector<NcclTransfer>& transfers, void* stream) override {
+    if (refuses) return absl::InternalError("no connection");
+    if (breaks_next) broken = true;
+    return ForwardingNccl::Transfer(comm, transfers, stream);
+  }
+
   std::atomic<bool> broken = false;
   std::atomic<bool> refuses = false;      // transfers
   std::atomic<bool> breaks_next = false;  // at the next transfer
-
- private:
-  const std::unique_ptr<NcclApi> nccl_ = NewEmulatedNccl();
 };
 
 // Two members that have joined, and what the first is to get of the second.
 class NcclPairTest : public testing::Test {
  protected:
-  struct Member {
-    std::unique_ptr<Device> device = EmulatedDevice(4096);
-    std::shared_ptr<Breaking> nccl = std::make_shared<Breaking>();
-    Joined joined;
-    std::unique_ptr<Group> group;
-  };
-  void SetUp() override {
-    std::string token;
-    for (int rank = 0; rank < 2; ++rank) {
-      Member& member = members_[rank];
-      GroupOptions options = {
-          .id = 1, .rank = rank, .size = 2, .device = member.device.get(), .on_joined = [&member](absl::Status status) {
-            member.joined.Set(std::move(status));
-          }};
-      const auto maker = NewNcclGroupMaker(member.nccl);
-      ASSERT_OK_AND_ASSIGN(
-          member.group, rank == 0 ? maker->Found(std::move(options), token) : maker->Join(std::move(options), token));
-    }
-    for (Member& member : members_) ASSERT_OK(member.joined.Wait());
-  }
+  void SetUp() override { members_ = FormNcclGroup({nccl_, std::make_shared<Breaking>()}); }
   // Which the second never gives.
   void EnqueueFirst() {
-    ASSERT_OK_AND_ASSIGN(void* const memory, members_[0].device->Address({.offset_bytes = 0, .num_bytes = 64}));
     Exchange exchange = {.gives = {{}, {}}, .gets = {{}, {}}};
-    exchange.gets[1].push_back(absl::MakeSpan(static_cast<std::byte*>(memory), 64));
-    members_[0].group->Enqueue(GroupLane::kPull, std::move(exchange));
+    exchange.gets[1].push_back(members_[0]->Memory(0, 64));
+    members_[0]->group->Enqueue(GroupLane::kPull, std::move(exchange));
   }
 
-  Member members_[2];
+  const std::shared_ptr<Breaking> nccl_ = std::make_shared<Breaking>();  // of the first
+  std::vector<std::unique_ptr<NcclMember>> members_;
 };
 
 TEST_F(NcclPairTest, WhatBreaksBehindAnExchangeEndsTheGroup) {
   EnqueueFirst();
   // Behind it in the stream, so that it was issued when it breaks.
-  members_[0].device->stream(StreamId::kIn).IssueNative([&](void*) {
-    members_[0].nccl->broken = true;
+  members_[0]->in().IssueNative([&](void*) {
+    nccl_->broken = true;
     return absl::OkStatus();
   });
-  EXPECT_OK(members_[0].device->stream(StreamId::kIn).Synchronize());
-  EXPECT_THAT(members_[0].group->status(), StatusIs(StatusCode::kAborted, "remote process exited"));
+  EXPECT_OK(members_[0]->in().Synchronize());
+  EXPECT_THAT(members_[0]->group->status(), StatusIs(StatusCode::kAborted, "remote process exited"));
 }
 
 // The thread that issues an exchange sees the same errors, and a worker that goes on alone after the one must after the
 // other.
 TEST_F(NcclPairTest, WhatBreaksWhileAnExchangeIsIssuedEndsTheGroupTheSameWay) {
-  members_[0].nccl->breaks_next = true;
+  nccl_->breaks_next = true;
   EnqueueFirst();
-  EXPECT_THAT(members_[0].device->stream(StreamId::kIn).Synchronize(),
+  EXPECT_THAT(members_[0]->in().Synchronize(),
               StatusIs(StatusCode::kAborted, "the group has ended: remote process exited"));
-  EXPECT_THAT(members_[0].group->status(), StatusIs(StatusCode::kAborted, "remote process exited"));
+  EXPECT_THAT(members_[0]->group->status(), StatusIs(StatusCode::kAborted, "remote process exited"));
 }
 
 TEST_F(NcclPairTest, AnExchangeThatNcclRefusesEndsTheGroup) {
-  members_[0].nccl->refuses = true;
+  nccl_->refuses = true;
   EnqueueFirst();
-  EXPECT_THAT(members_[0].device->stream(StreamId::kIn).Synchronize(),
-              StatusIs(StatusCode::kAborted, "the group has ended: no connection"));
-  EXPECT_THAT(members_[0].group->status(), StatusIs(StatusCode::kAborted, "no connection"));
+  EXPECT_THAT(members_[0]->in().Synchronize(), StatusIs(StatusCode::kAborted, "the group has ended: no connection"));
+  EXPECT_THAT(members_[0]->group->status(), StatusIs(StatusCode::kAborted, "no connection"));
+}
+
+// An exchange of two, of so many bytes each way, behind those of `place`.
+Exchange ExchangeOfTwo(const NcclMember& member, size_t place, size_t num_bytes) {
+  const auto other = static_cast<size_t>(1 - member.group->rank());
+  Exchange exchange = {.gives = {{}, {}}, .gets = {{}, {}}};
+  exchange.gives[other] = {member.Memory(place * 2048, num_bytes)};
+  exchange.gets[other] = {member.Memory(place * 2048 + 1024, num_bytes)};
+  return exchange;
+}
+
+// NCCL wants one order of all ranks. The two streams' threads would issue in whatever order they come to it: the first
+// member's in-stream is late, and the second's out-stream.
+TEST(NcclGroupTest, MembersIssueTheExchangesOfBothStreamsInOneOrder) {
+  class Recording : public ForwardingNccl {
+   public:
+    absl::StatusOr<NcclComm> Begin(const std::string& id, int rank, int size) override {
+      ++begun;
+      return ForwardingNccl::Begin(id, rank, size);
+    }
+    absl::Status Transfer(NcclComm comm, const std::vector<NcclTransfer>& transfers, void* stream) override {
+      {
+        MutexLock lock(mu);
+        num_bytes.push_back(transfers.front().num_bytes);
+      }
+      return ForwardingNccl::Transfer(comm, transfers, stream);
+    }
+    std::atomic<int> begun = 0;
+    Mutex mu;
+    std::vector<size_t> num_bytes ABSL_GUARDED_BY(mu);  // of each exchange
+  };
+  const std::vector<std::shared_ptr<Recording>> apis = {std::make_shared<Recording>(), std::make_shared<Recording>()};
+  const auto members = FormNcclGroup({apis[0], apis[1]});
+  for (Stream* late : {&members[0]->in(), &members[1]->out()}) {
+    late->IssueNative([](void*) {
+      absl::SleepFor(absl::Milliseconds(50));
+      return absl::OkStatus();
+    });
+  }
+  std::vector<size_t> want = {1};  // of joining
+  for (size_t number = 0; number < 8; ++number) {
+    want.push_back(64 + number);
+    for (const auto& member : members) {
+      member->group->Enqueue(number % 2 == 0 ? GroupLane::kPull : GroupLane::kPush,
+                             ExchangeOfTwo(*member, number, 64 + number));
+    }
+  }
+  for (const auto& member : members) {
+    EXPECT_OK(member->out().Synchronize());
+    EXPECT_OK(member->in().Synchronize());
+    EXPECT_OK(member->group->status());
+  }
+  for (const auto& api : apis) {
+    MutexLock lock(api->mu);
+    EXPECT_EQ(api->num_bytes, want);
+    EXPECT_EQ(api->begun, 1);
+  }
+}
+
+// Who has nothing to exchange with anybody is in turn all the same, and asks nothing of NCCL.
+TEST(NcclGroupTest, AnExchangeOfNothingIsNotIssued) {
+  class NeverEmpty : public ForwardingNccl {
+   public:
+    absl::Status Transfer(NcclComm comm, const std::vector<NcclTransfer>& transfers, void* stream) override {
+      EXPECT_FALSE(transfers.empty());
+      return ForwardingNccl::Transfer(comm, transfers, stream);
+    }
+  };
+  const auto members = FormNcclGroup({std::make_shared<NeverEmpty>(), std::make_shared<NeverEmpty>()});
+  for (const auto& member : members) {
+    member->group->Enqueue(GroupLane::kPush, {.gives = {{}, {}}, .gets = {{}, {}}});
+    member->group->Enqueue(GroupLane::kPull, ExchangeOfTwo(*member, 0, 64));
+  }
+  for (const auto& member : members) {
+    EXPECT_OK(member->in().Synchronize());
+    EXPECT_OK(member->out().Synchronize());
+  }
+}
+
+// The other stream's exchanges come after it, and would wait for it.
+TEST(NcclGroupTest, AnExchangeThatAFailedStreamDropsEndsTheGroup) {
+  const auto members = FormNcclGroup({std::make_shared<ForwardingNccl>(), std::make_shared<ForwardingNccl>()});
+  members[0]->in().IssueNative([](void*) { return absl::InternalError("an illegal access"); });
+  for (const auto& member : members) {
+    member->group->Enqueue(GroupLane::kPull, ExchangeOfTwo(*member, 0, 64));
+    member->group->Enqueue(GroupLane::kPush, ExchangeOfTwo(*member, 1, 128));
+  }
+  EXPECT_THAT(members[0]->out().Synchronize(), StatusIs(StatusCode::kAborted, "an exchange was left out"));
+  EXPECT_THAT(members[0]->in().Synchronize(), StatusIs(StatusCode::kInternal, "an illegal access"));
+  members[1]->in().Synchronize().IgnoreError();  // cut short, it says nothing
+  members[1]->out().Synchronize().IgnoreError();
+  EXPECT_THAT(members[1]->group->status(), StatusIs(StatusCode::kAborted, "the group has ended"));
+}
+
+TEST(NcclGroupTest, AGroupThatAFailedStreamCannotJoinIsToldSo) {
+  NcclMember first;
+  first.in().IssueNative([](void*) { return absl::InternalError("an illegal access"); });
+  EXPECT_THAT(first.in().Synchronize(), StatusIs(StatusCode::kInternal, "an illegal access"));
+  std::string token;
+  ASSERT_OK_AND_ASSIGN(first.group,
+                       NewNcclGroupMaker(std::make_shared<ForwardingNccl>())->Found(first.Options(0, 2), token));
+  EXPECT_THAT(first.joined.Wait(), StatusIs(StatusCode::kAborted, "left out"));
+}
+
+TEST(NcclGroupTest, AGroupThatCannotBeFoundedIsToldOnce) {
+  class WithoutIds : public ForwardingNccl {
+   public:
+    absl::StatusOr<std::string> NewId() override { return absl::InternalError("no network"); }
+  };
+  const std::unique_ptr<Device> device = EmulatedDevice(4096);
+  std::atomic<int> told = 0;
+  std::string token;
+  EXPECT_THAT(
+      NewNcclGroupMaker(std::make_shared<WithoutIds>())
+          ->Found({.id = 1, .rank = 0, .size = 2, .device = device.get(), .on_joined = [&](absl::Status) { ++told; }},
+                  token)
+          .status(),
+      StatusIs(StatusCode::kInternal, "no network"));
+  EXPECT_EQ(told, 0);
+}
+
+// A member's abort lets the others' exchanges end as if they had brought something. Whoever looks after that must find the
+// group at its end, before any word of why.
+TEST(NcclGroupTest, NobodyTakesWhatIsLeftOfAnExchangeThatAnotherMemberHasAborted) {
+  class Observed : public ForwardingNccl {
+   public:
+    void Abort(NcclComm comm) override {
+      before_abort();
+      ForwardingNccl::Abort(comm);
+    }
+    std::function<void()> before_abort;
+  };
+  Mutex mu;
+  CondVar changed;
+  int aborts = 0;
+  std::vector<std::unique_ptr<NcclMember>> members;
+  const std::vector<std::shared_ptr<Observed>> apis = {std::make_shared<Observed>(), std::make_shared<Observed>(),
+                                                       std::make_shared<Observed>()};
+  for (int rank = 0; rank < 3; ++rank) {
+    apis[static_cast<size_t>(rank)]->before_abort = [&, rank] {
+      for (const auto& other : members) {
+        EXPECT_FALSE(other->group->status().ok()) << "of " << other->group->rank() << ", as " << rank << " aborts";
+      }
+      MutexLock lock(mu);
+      ++aborts;
+      changed.NotifyAll();
+    };
+  }
+  members = FormNcclGroup({apis[0], apis[1], apis[2]});
+  for (int rank = 0; rank < 2; ++rank) {
+    const auto& member = members[static_cast<size_t>(rank)];
+    Exchange exchange = {.gives = {{}, {}, {}}, .gets = {{}, {}, {}}};
+    exchange.gets[2] = {member->Memory(0, 64)};
+    member->group->Enqueue(GroupLane::kPull, std::move(exchange));
+    member->in().HostCall([group = member->group.get()] { return group->status(); });
+  }
+  members[2]->group->End(absl::InternalError("its device broke"));
+  for (int rank = 0; rank < 2; ++rank) {
+    EXPECT_THAT(members[static_cast<size_t>(rank)]->in().Synchronize(),
+                StatusIs(StatusCode::kAborted, "the group has ended: member 2"));
+  }
+  MutexLock lock(mu);
+  while (aborts < 3) changed.Wait(mu);
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
 #include "gpu_worker/plan/schedule.h"
 
 #include <algorithm>
+#include <cstddef>
 #include <map>
 #include <string>
 #include <utility>
@@ -166,6 +167,58 @@ TEST(ScheduleTest, TheSumOfAGroupComesOneTurnBeforeTheNextLayersGradient) {
     EXPECT_EQ(backward_turns, last ? 3 * sums : 3 * sums + 2) << sums;
   }
   EXPECT_EQ(sums, static_cast<int>(made.model.layers.size()));
+}
+
+// What members exchange, in the order of their lists: on a GPU each exchange waits for the others to come to it, and none
+// overtakes another.
+std::vector<std::string> ExchangeOrder(const MadeSchedule& made) {
+  std::vector<std::string> order;
+  for (const RelayStep& step : made.Build()) {
+    if (step.kind == Kind::kPull) order.push_back(absl::StrCat("weights ", step.layer.value()));
+    if (step.kind == Kind::kExchange) order.push_back(absl::StrCat("gradient ", step.layer.value(), " ", step.round));
+  }
+  return order;
+}
+
+// Every member has a vnode; the rest are shared evenly, or are the last one's.
+std::vector<std::vector<int>> SharesOf(int num_vnodes, int members, bool even) {
+  std::vector<std::vector<int>> shares(static_cast<size_t>(members));
+  for (int vnode = 0; vnode < num_vnodes; ++vnode) {
+    const int member = even ? vnode * members / num_vnodes : std::min(vnode, members - 1);
+    shares[static_cast<size_t>(member)].push_back(vnode);
+  }
+  return shares;
+}
+
+TEST(ScheduleTest, AllMembersOfAGroupHaveTheirExchangesInOneOrderOverBothStreams) {
+  constexpr int kVnodes = 12, kResident = 4;  // behind the counts of weight slots
+  for (int members = 2; members <= 8; ++members) {
+    for (const bool even : {true, false}) {
+      for (int slots = 1; slots <= kResident; ++slots) {
+        for (const int gradient_slots : {1, 2}) {
+          ScheduleShape shape{.layers = 4,
+                              .vnodes = kVnodes,
+                              .micro_batches = 2,
+                              .weight_slots = slots,
+                              .gradient_slots = gradient_slots,
+                              .resident = slots == kResident,
+                              .frozen = {2}};
+          const auto shares = SharesOf(kVnodes, members, even);
+          for (const std::vector<int>& share : shares) {
+            shape.held = share;
+            shape.group_rounds =
+                std::max(shape.group_rounds, static_cast<int>(MadeSchedule(shape).group_nodes().size()));
+          }
+          shape.held = shares.front();
+          const std::vector<std::string> want = ExchangeOrder(MadeSchedule(shape));
+          for (const std::vector<int>& share : shares) {
+            shape.held = share;
+            ASSERT_EQ(ExchangeOrder(MadeSchedule(shape)), want) << members << " members; " << Print(shape);
+          }
+        }
+      }
+    }
+  }
 }
 
 TEST(ScheduleTest, APullWaitsForNothingButItsSlot) {

@@ -301,13 +301,15 @@ absl::Status RelayExecutorImpl::Execute(Pass& pass) {
   // in-stream's and the out-stream's host calls: the compute stream catches those errors, and may itself have one of
   // the device alone.
   // In a group the out-stream is first: where compute has failed it is the one that learns of it without the other
-  // members, who may be waiting for what this one does not do any more.
+  // members, who may be waiting for what this one does not do any more. It may know no more than that the group has
+  // ended: where it was this worker's own error that ended it, another stream has that.
   const auto order = pass.group == nullptr ? std::array{StreamId::kIn, StreamId::kOut, StreamId::kCompute}
                                            : std::array{StreamId::kOut, StreamId::kIn, StreamId::kCompute};
   absl::Status first;
   for (const StreamId id : order) {
     const absl::Status status = EndOnError(pass.group, device_.stream(id).Synchronize());
-    if (first.ok()) first = status;
+    const bool is_cause = absl::IsAborted(first) && !status.ok() && !absl::IsAborted(status);
+    if (first.ok() || is_cause) first = status;
   }
   room_waits_ = gradients_.EndPass();
   if (!first.ok()) device_.Recover();

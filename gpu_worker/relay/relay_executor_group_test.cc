@@ -7,14 +7,17 @@
 #include <thread>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "common/base/mutex.h"
 #include "common/model/model_spec.h"
 #include "common/schedule/vnode_batch.h"
 #include "common/spec/run_config.h"
 #include "common/tensor/dtype.h"
 #include "common/testing/status_matchers.h"
 #include "gmock/gmock.h"
+#include "gpu_worker/device/device.h"
 #include "gpu_worker/group/group.h"
 #include "gpu_worker/plan/group_parts.h"
 #include "gpu_worker/relay/relay_executor_testing.h"
@@ -134,6 +137,50 @@ TEST_F(RelayExecutorTest, WhenAMemberIsLostTheOthersFailAndGoOnAlone) {
   for (const VnodeRecord& record : result->records) outcome.records[record.vnode] = record;
   Collect(*store, outcome);
   ExpectSameBits(alone, outcome, "after the loss");
+}
+
+// The second of two members, to whom nothing comes. On the way back its in-stream fails, by itself; its out-stream finds
+// no more than that the group is at its end.
+class GroupWithABrokenInStream : public Group {
+ public:
+  explicit GroupWithABrokenInStream(Device& device) : device_(device) {}
+  int rank() const override { return 1; }
+  int size() const override { return 2; }
+  void Enqueue(GroupLane lane, Exchange) override {
+    goes_back_ |= lane == GroupLane::kPush;
+    if (!goes_back_) return;
+    StreamOf(device_, lane).HostCall([lane] {
+      return lane == GroupLane::kPush ? absl::AbortedError("the group has ended: an exchange was left out")
+                                      : absl::InternalError("an illegal access");
+    });
+  }
+  absl::Status status() const override {
+    MutexLock lock(mu_);
+    return status_;
+  }
+  void End(absl::Status reason) override {
+    MutexLock lock(mu_);
+    if (status_.ok()) status_ = absl::AbortedError(absl::StrCat("the group has ended: ", reason.message()));
+  }
+
+ private:
+  Device& device_;
+  bool goes_back_ = false;
+  mutable Mutex mu_;
+  absl::Status status_ ABSL_GUARDED_BY(mu_);
+};
+
+// Else its worker would count it as the other members' fault, and go on alone.
+TEST_F(RelayExecutorTest, AnErrorOfThisWorkerIsToldBeforeTheEndOfTheGroupThatItCaused) {
+  Use(RunOfSeveralChunks(Dtype::kF32, 4));
+  const std::vector<std::vector<int>> shares = EvenShares(4, 2);
+  const std::unique_ptr<InProcessStore> store = NewStore();
+  Worker worker(model_, run_, {.weight_slots = 1, .workers = shares, .group = true}, *store);
+  GroupWithABrokenInStream group(*worker.device);
+  Assignment assignment = Only(all_, shares[1]);
+  assignment.group = GroupVnodes{.group = 1, .rank = 1, .vnodes = shares};
+  EXPECT_THAT(worker.executor->Run(assignment, &group), StatusIs(absl::StatusCode::kInternal, "an illegal access"));
+  EXPECT_THAT(group.status(), StatusIs(absl::StatusCode::kAborted));
 }
 
 }  // namespace
