@@ -17,9 +17,11 @@
 #include "CLI/CLI.hpp"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/string_view.h"
 #include "cli/child_process.h"
 #include "cli/command.h"
 #include "cli/common_flags.h"
@@ -170,7 +172,8 @@ absl::StatusOr<int> EvaluateIn(const EvaluateFlags& flags, const EvaluatedRun& r
   const absl::StatusOr<nlohmann::ordered_json> evaluation = ReadEvaluation(folder.path());
   std::error_code ignored;
   const bool has_log = std::filesystem::exists(RunFolder(folder.path()).logs() + "/eps_server.log", ignored);
-  const bool has_failed = end.exit_code == kExitFailed || (end.exit_code == kExitDone && !evaluation.ok());
+  const bool is_refused = end.exit_code == kExitBadInput || end.exit_code == kExitDoesNotFit;
+  const bool has_failed = end.exit_code == kExitDone ? !evaluation.ok() : !is_refused;
   if (has_failed && has_log && signals.last() == 0) folder.Keep();
   if (end.exit_code != kExitDone) return SayWhy(end, signals);
   EPS_RETURN_IF_ERROR(evaluation.status());
@@ -178,11 +181,24 @@ absl::StatusOr<int> EvaluateIn(const EvaluateFlags& flags, const EvaluatedRun& r
   return kExitDone;
 }
 
+// What `flag` sets, --set must not. Errors: INVALID_ARGUMENT it does
+absl::Status SetOnce(absl::string_view flag, absl::string_view field, absl::string_view value,
+                     std::vector<std::string>& set) {
+  const std::string prefix = absl::StrCat(field, "=");
+  if (std::any_of(set.begin(), set.end(), [&](const std::string& text) { return absl::StartsWith(text, prefix); })) {
+    return absl::InvalidArgumentError(absl::StrCat(flag, ": given beside --set ", field, "; leave one of them out"));
+  }
+  set.push_back(absl::StrCat(prefix, value));
+  return absl::OkStatus();
+}
+
 absl::StatusOr<int> Evaluate(EvaluateFlags flags) {
   flags.worker.SetDefaultMemory(FindMemoryRoom(), flags.workers);
   flags.worker.SetDefaultProfile(flags.ThreadsPerWorker());
-  if (!flags.data.empty()) flags.run.set.push_back(absl::StrCat("evaluation.path=", flags.data));
-  if (flags.samples > 0) flags.run.set.push_back(absl::StrCat("evaluation.samples=", flags.samples));
+  if (!flags.data.empty()) EPS_RETURN_IF_ERROR(SetOnce("--data", "evaluation.path", flags.data, flags.run.set));
+  if (flags.samples > 0) {
+    EPS_RETURN_IF_ERROR(SetOnce("--samples", "evaluation.samples", absl::StrCat(flags.samples), flags.run.set));
+  }
   EPS_RETURN_IF_ERROR(CheckThreadRoom(RunThreads(flags.workers, flags.ThreadsPerWorker())));
   EPS_ASSIGN_OR_RETURN(const std::vector<FieldOverride> overrides, flags.run.Overrides());
   // From here on that very folder: a run that goes on makes newer ones.

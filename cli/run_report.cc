@@ -291,6 +291,11 @@ int64_t StepsDone(const std::string& out) {
 std::string FinishedText(const std::string& out) {
   const nlohmann::json summary = ReadSummary(out);
   if (!HasDoneAllSteps(summary)) return "";
+  if (summary.value("evaluates", false)) {
+    const std::string found = EvaluationText(summary);
+    return absl::StrCat("the evaluation in ", out, " has ended",
+                        found.empty() ? ": it was stopped before it had found anything" : found);
+  }
   const std::string checkpoint = NewestCheckpoint(out);
   return absl::StrCat("the run in ", out, " has ended: ", DoneText(summary), EvaluationText(summary), "; ",
                       checkpoint.empty() ? "it left no checkpoint (checkpoint.last)"

@@ -266,7 +266,11 @@ SittingEnd Sitting::Watch() {
     }
     if (status.ok()) NoteReadyWorkers(*status);
     if (status.ok() && MayGrow(*status)) NoteWorkersLetGo();
-    if (status.ok() && options_.follows_orders) FollowOrders(*status);
+    if (status.ok() && options_.follows_orders) {
+      // A signal that came meanwhile goes first: nobody is started for a run that ends.
+      if (const std::optional<int> number = signals_.Wait(absl::ZeroDuration())) PassOn(*number);
+      FollowOrders(*status);
+    }
     if (status.ok() && options_.show) options_.show(*status);
   }
 }
@@ -374,8 +378,8 @@ SittingEnd Sitting::DaemonEnded() {
   if (code == kExitDone) return {.too_small = TooSmall()};
   if (at_once_) {
     return {.exit_code = kExitFailed,
-            .errors = {absl::StrCat("ended at once, by a ", options_.end_at_once ? "" : "second ", "signal; ",
-                                    NewestCheckpointText(options_.out))}};
+            .errors = {absl::StrCat("ended at once, by a ", options_.end_at_once ? "" : "second ", "signal")},
+            .standing = NewestCheckpointText(options_.out)};
   }
   const std::string words = LastWords(daemon_);
   if (address_.empty() && (code == kExitBadInput || code == kExitDoesNotFit)) {
@@ -388,7 +392,8 @@ SittingEnd Sitting::DaemonEnded() {
       std::all_of(workers_.begin(), workers_.end(), [](const Worker& worker) { return worker.process.ended_well(); });
   if (EndedForSignal(daemon_) && (!none_left_ || (is_interrupted() && (!gave_up_ || all_left)))) {
     return {.exit_code = is_interrupted() ? kExitSignal + end_signals_.first() : code,
-            .errors = {absl::StrCat("ended by a signal; ", NewestCheckpointText(options_.out))}};
+            .errors = {"ended by a signal"},
+            .standing = NewestCheckpointText(options_.out)};
   }
   const std::vector<const Worker*> workers = WorkersThatCount();
   if (!workers.empty() &&

@@ -215,8 +215,8 @@ class RunLoader {
                                            : std::string("the same size, and other content"));
     if (options_.evaluates()) {
       return absl::FailedPreconditionError(absl::StrCat(
-          what, run_.evaluated, " was trained on: ", difference,
-          "; put back what was there, say where it is (data.path), or evaluate on another file (evaluation.path)"));
+          what, run_.evaluated, " was trained on: ", difference, "; put back what was there, say where it is (",
+          is_one ? "data.path" : "data.sources[N].path", "), or evaluate on another file (evaluation.path)"));
     }
     // Tokens of an earlier version, which kept no sums of them, may be damaged, and their data as it was.
     const bool may_be_damaged = !is_read_itself && !HoldsNewTokens(folder_.tokens());

@@ -176,8 +176,10 @@ absl::StatusOr<FieldOverride> ParseFieldOverride(const std::string& text) {
 
 absl::StatusOr<std::vector<FieldOverride>> WithPathsFromHere(std::vector<FieldOverride> overrides) {
   for (FieldOverride& field : overrides) {
+    const bool is_source = absl::StartsWith(field.path, "data.sources[");
     const bool is_path =
-        field.path == "evaluation.path" || field.path == "data.path" || field.path == "data.tokenizer_path";
+        field.path == "evaluation.path" || field.path == "data.path" || field.path == "data.tokenizer_path" ||
+        (is_source && (absl::EndsWith(field.path, "].path") || absl::EndsWith(field.path, "].tokenizer_path")));
     if (!is_path || field.value.empty()) continue;
     std::error_code error;
     const std::filesystem::path path = std::filesystem::absolute(field.value, error);

@@ -258,7 +258,7 @@ struct FieldOverride {
 absl::StatusOr<FieldOverride> ParseFieldOverride(const std::string& text);
 
 // Those that are paths of files, as they are seen from this process's folder, made absolute: evaluation.path, data.path and
-// data.tokenizer_path. Errors: NOT_FOUND this process's folder is gone
+// data.tokenizer_path, and those of sources. Errors: NOT_FOUND this process's folder is gone
 absl::StatusOr<std::vector<FieldOverride>> WithPathsFromHere(std::vector<FieldOverride> overrides);
 
 // Reads a RunSpec (.textproto or .json, by the file's ending), applies the overrides, reads the

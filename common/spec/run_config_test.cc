@@ -309,17 +309,24 @@ TEST_F(RunConfigTest, ProductsThatWouldOverflowAreRefused) {
 }
 
 TEST_F(RunConfigTest, PathsAreSeenFromHere) {
-  ASSERT_OK_AND_ASSIGN(const std::vector<FieldOverride> fields, WithPathsFromHere({{"evaluation.path", "a/b.txt"},
-                                                                                   {"data.tokenizer_path", "/models/a"},
-                                                                                   {"data.path", "c.txt"},
-                                                                                   {"model.from", "d"},
-                                                                                   {"evaluation.path", ""}}));
+  ASSERT_OK_AND_ASSIGN(const std::vector<FieldOverride> fields,
+                       WithPathsFromHere({{"evaluation.path", "a/b.txt"},
+                                          {"data.tokenizer_path", "/models/a"},
+                                          {"data.path", "c.txt"},
+                                          {"model.from", "d"},
+                                          {"evaluation.path", ""},
+                                          {"data.sources[1].path", "e.txt"},
+                                          {"data.sources[1].tokenizer_path", "f"},
+                                          {"data.sources[1].weight", "2"}}));
   const std::string here = std::filesystem::current_path().string();
   EXPECT_EQ(fields[0].value, here + "/a/b.txt");
   EXPECT_EQ(fields[1].value, "/models/a");
   EXPECT_EQ(fields[2].value, here + "/c.txt");
   EXPECT_EQ(fields[3].value, "d");
   EXPECT_EQ(fields[4].value, "") << "which whoever reads it refuses";
+  EXPECT_EQ(fields[5].value, here + "/e.txt");
+  EXPECT_EQ(fields[6].value, here + "/f");
+  EXPECT_EQ(fields[7].value, "2");
 }
 
 // ---- Canonical text

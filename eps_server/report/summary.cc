@@ -11,6 +11,7 @@ std::string SummaryJson(const RunStatus& status, const std::vector<double>& loss
   nlohmann::ordered_json summary;
   summary["steps"] = status.step;
   summary["steps_planned"] = status.steps;
+  if (status.evaluates) summary["evaluates"] = true;
   summary["skipped_steps"] = status.skipped_steps;
   summary["tokens"] = status.tokens;
   summary["counted"] = status.counted;

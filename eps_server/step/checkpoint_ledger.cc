@@ -76,7 +76,8 @@ void CheckpointLedger::Fill(RunStatus& status, absl::Duration now) const {
   status.checkpoints_written = num_written_;
   status.checkpoint_failures = num_failed_;
   status.checkpoint_error = error_;
-  status.checkpoint_step = written_.value();
+  status.checkpoint_step =
+      newest_path_.empty() ? -1 : written_.value();  // of what is evaluated: it is none of this run's
   status.checkpoint_age_seconds = absl::ToDoubleSeconds(now - newest_at_);
   status.checkpoint_write_seconds = write_seconds_;
   status.checkpoint_bytes = num_bytes_;

@@ -102,6 +102,28 @@ TEST(CoordinatorEvaluationTest, WithoutAStepTheRunEndsOnceItsVersionIsEvaluated)
   EXPECT_EQ(status.steps, 0);
 }
 
+TEST(CoordinatorEvaluationTest, ACheckpointThatIsEvaluatedIsNoneOfThisRuns) {
+  Snapshot snapshot;
+  {
+    TestRun run(RunWithoutSteps(), {.most_steps = 2});
+    FakeWorker worker(run);
+    ASSERT_OK(run.coordinator->WaitUntilFinished());
+    snapshot = run.checkpointer->snapshots().at(2);
+  }
+  RunConfig config = RunWithoutSteps();
+  config.evaluation.every_steps = 1;
+  TestRun run(config, {.most_steps = 0, .resume = &snapshot});
+  FakeWorker worker(run);
+  ASSERT_OK(run.coordinator->WaitUntilFinished());
+  ASSERT_EQ(run.reports.evaluations().size(), 1u);
+  EXPECT_EQ(run.reports.evaluations()[0].version, Version(2));
+  const RunStatus status = run.coordinator->Status();
+  EXPECT_TRUE(status.evaluates);
+  EXPECT_EQ(status.step, 2);
+  EXPECT_EQ(status.steps, 2);
+  EXPECT_EQ(status.checkpoint_step, -1);
+}
+
 TEST(CoordinatorEvaluationTest, WithoutAStepNoCheckpointIsMadeWhoeverAsksAndHoweverItEnds) {
   TestRun run(RunWithoutSteps(), {.most_steps = 0});
   FakeWorker worker(run, {.holds_evaluations = true});

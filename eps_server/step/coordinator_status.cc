@@ -41,6 +41,7 @@ RunStatus CoordinatorImpl::Status() const {
     FillStatus(status);
   }
   status.steps = makes_steps_ ? run_.steps : end_;
+  status.evaluates = !makes_steps_;
   status.parameters = model_.num_parameters();
   status.model_state_bytes = store_.sizes().total_bytes();
   status.hold_bytes = HoldBytes(model_, run_);

@@ -53,9 +53,10 @@ struct EvaluationProgress {
 struct RunStatus {
   RunPhase phase = RunPhase::kStarting;
   std::string failure;
-  int64_t step = 0;   // steps committed
-  int64_t steps = 0;  // of the whole run
-  double loss = 0;    // last_loss, or NaN where no step has one; 0 before the first
+  int64_t step = 0;        // steps committed
+  int64_t steps = 0;       // of the whole run
+  bool evaluates = false;  // it makes none: what it begins with is evaluated, and that is all
+  double loss = 0;         // last_loss, or NaN where no step has one; 0 before the first
   // Of the first and of the last committed step that counted a token, not finite where those are not; nullopt: there is
   // none, or it is not known.
   std::optional<double> first_loss, last_loss;

@@ -642,7 +642,7 @@ host, a pass's steps 585728 (enqueued at once, each with its event and its waits
 expanded weights 199936 (one block in the compute dtype)
 gradients 599808 (3 slots * 195.2 KiB: sums of up to 4 vnodes, fp32)
 push 399872 (2 slots * 195.2 KiB: a layer's gradient on its way out)
-boundaries 671744 (41 slots * 16.0 KiB: every layer's input, and one gradient)
+boundaries 671744 (41 slots * 16.0 KiB: the input of every layer that has a backward, and one gradient)
 tokens 512 (1 slot * 512 B: token ids and labels)
 inner activations 4784128 (32 slots * 146.0 KiB: all kept, nothing is recomputed)
 scratch 166656 (the largest layer's, forward or backward)

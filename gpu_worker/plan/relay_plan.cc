@@ -51,9 +51,10 @@ std::string WeightsWhy(const RelayPlan& plan) {
 
 std::string BoundariesWhy(const RelayPlan& plan) {
   if (plan.host_boundary_slots == 0) {
-    return plan.depth_first_blocks == 0 ? ": every layer's input, and one gradient"
-                                        : ": every layer's input, of one micro-batch alone between blocks that are "
-                                          "depth first, and one gradient";
+    const std::string inputs = ": the input of every layer that has a backward";
+    return plan.depth_first_blocks == 0
+               ? inputs + ", and one gradient"
+               : inputs + ", of one micro-batch alone between blocks that are depth first, and one gradient";
   }
   const int64_t least = RelayPlan::LeastBoundarySlots(plan.depth_first_blocks);
   const int64_t staying = static_cast<int64_t>(plan.boundary_slots.size()) - least;

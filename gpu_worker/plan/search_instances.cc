@@ -40,7 +40,7 @@ SearchInstance::SearchInstance(uint64_t seed, int64_t most_places) {
   plan.push_slots.resize(static_cast<size_t>(draw.UpTo(1, 2)));
   plan.gradient_slots.resize(1);
   plan.token_slots.resize(2);
-  const int64_t boundaries = (layers + 1) * items;
+  const int64_t boundaries = (layers + 2 - std::max(1, model.lowest_trainable_layer().value())) * items;
   const int64_t kept_boundaries = draw.UpTo(0, boundaries);
   plan.boundary_slots.resize(static_cast<size_t>(4 + kept_boundaries));
   plan.host_boundary_slots = boundaries - kept_boundaries;

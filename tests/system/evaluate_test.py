@@ -160,6 +160,7 @@ class EvaluateTest(ByHandTest):
                 (2, (out, "--set", "evaluation.held_out=0.5"), "evaluation.held_out: 0.5", "held out nothing"),
                 (2, (out, "--data", held, "--set", "batch.micro_batch=0"), "batch.micro_batch"),
                 (2, (out, "--data", held, "--samples", 0), "--samples"),
+                (2, (out, "--data", held, "--set", "evaluation.path=a"), "--data: given beside --set evaluation.path"),
                 (2, (out, "--data", held, "--out", full), "--out", "not an empty folder"),
                 (3, (out, "--data", held, "--device-memory", "1KiB"), "needs at least")):
             with self.subTest(args):
@@ -220,8 +221,8 @@ class EvaluateTest(ByHandTest):
         self.assertEqual(list(self.temporary.iterdir()), [])
         self.assertEqual((self.work.path / "told").read_text(), "")
 
-    def fails_without_a_checkpoint(self, process):
-        self.assertEqual(process.wait(60 * TIME_SCALE), 1, self.said())
+    def fails_without_a_checkpoint(self, process, code=1):
+        self.assertEqual(process.wait(60 * TIME_SCALE), code, self.said())
         self.assertNotIn("checkpoint", self.said())
         folder, = self.temporary.glob("eps-evaluate-*")
         self.assertTrue((folder / "logs" / "eps_server.log").exists())
@@ -232,6 +233,12 @@ class EvaluateTest(ByHandTest):
         os.kill(children(process.pid, "gpu_worker")[0], signal.SIGKILL)
         self.fails_without_a_checkpoint(process)
         self.assertIn("gpu_worker 1 ended: signal 9", self.said())
+
+    def test_a_daemon_that_is_ended_leaves_its_logs(self):
+        process = self.endless(self.trained())
+        os.kill(children(process.pid, "eps_server")[0], signal.SIGTERM)
+        self.fails_without_a_checkpoint(process, 143)
+        self.assertIn("ended by a signal", self.said())
 
     def test_one_that_is_stopped_says_that_it_has_nothing_to_say(self):
         process = self.endless(self.trained())
@@ -253,7 +260,6 @@ class EvaluateTest(ByHandTest):
         self.assertFalse((work / "checkpoints").exists())
         status = run([str(EPS), "status", "--out", str(work)])
         self.assertEqual(status.returncode, 0, status.stderr)
-        self.assertIn("12 of 12 steps were done", status.stdout)
-        self.assertIn("evaluation loss", status.stdout)
+        self.assertIn(f"the evaluation in {work} has ended, evaluation loss", status.stdout)
         self.refused(run([str(BIN / "eps_server"), "--evaluate", str(out), "--run", "x.json", "--out", str(work)]), 2,
                      "--run excludes --evaluate")
