@@ -43,11 +43,13 @@ namespace {
 constexpr absl::Duration kLinkPatience = absl::Seconds(1);
 
 // Workers that may form a group: on one host, by the same means, with plans that divide a layer alike, and with the
-// same transport: weights that are read in place are not exchanged.
+// same transport: weights that are read in place are not exchanged. When a layer is pulled, and so the order of
+// exchanges, goes by the weight slots.
 std::string GroupKind(const std::string& means, const std::string& transport, const RelayPlan& plan) {
   if (plan.group_area.num_bytes == 0) return "";
   return absl::StrCat(means, " host ", HostIdentity(), " transport ", transport, " area ", plan.group_area.num_bytes,
-                      " leaves ", plan.max_subtree_leaves(), " pass ", plan.max_pass_vnodes);
+                      " leaves ", plan.max_subtree_leaves(), " pass ", plan.max_pass_vnodes, " weight slots ",
+                      plan.weight_slots.size());
 }
 
 // What compute waited for, by kWaitCauses.
@@ -387,15 +389,18 @@ absl::Status Session::Carry(const Assignment& assignment) {
     group = seat_->Find(assigned.group);
     if (group == nullptr) return GiveUp(assigned.group, absl::AbortedError("this worker is not in it any more"));
     if (group->rank() != assigned.rank || group->size() != assigned.size()) {
-      return absl::InvalidArgumentError(absl::StrCat("assign.group: rank ", assigned.rank, " of ", assigned.size(),
-                                                     ", this worker has joined as ", group->rank(), " of ",
-                                                     group->size()));
+      const absl::Status wrong = absl::InvalidArgumentError(
+          absl::StrCat("assign.group: rank ", assigned.rank, " of ", assigned.size(), ", this worker has joined as ",
+                       group->rank(), " of ", group->size()));
+      group->End(wrong);
+      return wrong;
     }
   }
   absl::StatusOr<PassResult> passed = executor_->Run(assignment, group);
-  // Else it is this worker's own error, which has ended the group as well.
+  // Else it is this worker's own error, which ends the group as well: the others wait for what it does not do any more.
   const bool by_the_group = group != nullptr && absl::IsAborted(passed.status()) && !group->status().ok();
   if (by_the_group && link_.failure().ok()) return GiveUp(assignment.group->group, passed.status());
+  if (group != nullptr && !passed.ok()) group->End(passed.status());
   EPS_ASSIGN_OR_RETURN(PassResult result, std::move(passed));
   SayOutsideMemory();
   const PassReport report = {.step = assignment.step,

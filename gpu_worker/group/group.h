@@ -62,7 +62,8 @@ class Group {
 
   // OK while the group stands; else ABORTED with its first reason, behind "member RANK: " where it began with another one,
   // as it was told: who shows it escapes it. Who uses what an exchange brought looks here afterwards: on a GPU an exchange
-  // that was cut short ends like one that was not.
+  // that was cut short ends like one that was not. May wait some seconds for the reason: not under a lock, nor from
+  // on_joined.
   virtual absl::Status status() const = 0;
   // Ends the group, for this member and soon for the others. Returns at once.
   virtual void End(absl::Status reason) = 0;

@@ -36,7 +36,7 @@ constexpr absl::Duration kLook = absl::Microseconds(100);
 // Between two looks at what it says of exchanges that are on the GPU.
 constexpr std::chrono::milliseconds kWatch(100);
 // How long a member's word of why it ends may take, by way of member 0, once its exchanges are cut short.
-constexpr std::chrono::seconds kWordTime(5);
+constexpr std::chrono::milliseconds kWordTime(5000);
 
 // The memory that the members share: who was the first to cut its exchanges short. Zeros are its beginning.
 struct CutPage {
@@ -240,8 +240,9 @@ class NcclGroup final : public Group {
 
   // What is told of `reason`: the group's first one, whichever thread saw it, and always ABORTED. Whatever NCCL says is
   // the group's end, and not this worker's: one whose device is broken finds that out alone.
+  // It may follow from another's end, whose word goes first.
   absl::Status EndFor(absl::Status reason) {
-    End(std::move(reason));
+    if (!HasEndedWithin(WhoHasCut() != 0 ? kWordTime : kWatch)) End(std::move(reason));
     return link_->status();
   }
 
@@ -318,10 +319,14 @@ class NcclGroup final : public Group {
     Abort();
     OnPartJoined(ended());  // the stream may have dropped what would tell
   }
-  // First the page, then the abort, after which kernels of the others may end as if they had all of it.
+  // First the page, then the abort, after which kernels of the others may end as if they had all of it. The abort waits
+  // for the GPU, and nobody else has the communicator any more.
   void Abort() {
-    MutexLock lock(comm_mu_);
-    NcclComm comm = std::exchange(comm_, nullptr);
+    NcclComm comm = nullptr;
+    {
+      MutexLock lock(comm_mu_);
+      comm = std::exchange(comm_, nullptr);
+    }
     if (comm == nullptr) return;
     uint32_t nobody = 0;
     cut_page()->by.compare_exchange_strong(nobody, static_cast<uint32_t>(rank()) + 1);
@@ -353,7 +358,8 @@ class NcclGroup final : public Group {
   const std::shared_ptr<NcclApi> api_;
   const GroupOptions options_;
 
-  // Held over calls of NCCL, which return at once, so that none meets the abort.
+  // Held over calls of NCCL, so that none meets the abort. They return at once, but for what Begin opens of the
+  // network.
   Mutex comm_mu_;
   NcclComm comm_ ABSL_GUARDED_BY(comm_mu_) = nullptr;  // null: not begun, or aborted. One that is there has a page_
 
@@ -380,7 +386,8 @@ class NcclGroupMaker final : public GroupMaker {
     // By loopback only those of one network namespace reach each other, and not every container of a host.
     const char* network = std::getenv("NCCL_SOCKET_IFNAME");
     const bool is_loopback = network != nullptr && absl::string_view(network) == "lo";
-    return is_loopback ? absl::StrCat(api_->version(), " network ", NetworkIdentity()) : api_->version();
+    constexpr absl::string_view kJoining = " page";  // what members show each other when they join
+    return absl::StrCat(api_->version(), kJoining, is_loopback ? absl::StrCat(" network ", NetworkIdentity()) : "");
   }
 
   absl::StatusOr<std::unique_ptr<Group>> Found(GroupOptions options, std::string& token) override {
