@@ -25,6 +25,7 @@ namespace eps::worker {
 namespace {
 
 constexpr int kRubbish = 0xAB;  // what is taken for the bytes of a member that has aborted
+constexpr int kLooksInProgress = 2;
 
 // The communicators of one id, and what is on its way between them.
 struct World {
@@ -37,6 +38,7 @@ struct World {
 struct Comm {
   std::shared_ptr<World> world;
   int rank = 0, size = 0;
+  int looks_left = 0;                 // at its state, until what was asked last is in its stream
   std::atomic<bool> aborted = false;  // atomic, as those who wait for their turn look at it without the world's lock
 };
 
@@ -89,9 +91,11 @@ std::string NextId() {
   return absl::StrCat("emulated nccl ", ++last);
 }
 
+// Of one that has aborted nothing more is given or taken.
 void Run(const Comm& comm, const std::vector<NcclTransfer>& transfers) {
   World& world = *comm.world;
   MutexLock lock(world.mu);
+  if (world.aborted.count(comm.rank) > 0) return;
   for (const NcclTransfer& transfer : transfers) {
     if (transfer.send == nullptr) continue;
     const auto* bytes = static_cast<const std::byte*>(transfer.send);
@@ -104,7 +108,7 @@ void Run(const Comm& comm, const std::vector<NcclTransfer>& transfers) {
     while (incoming.empty() && world.aborted.count(comm.rank) + world.aborted.count(transfer.peer) == 0) {
       world.changed.Wait(world.mu);
     }
-    if (incoming.empty() && world.aborted.count(comm.rank) > 0) return;
+    if (world.aborted.count(comm.rank) > 0) return;
     if (incoming.empty()) {
       std::memset(transfer.receive, kRubbish, transfer.num_bytes);
       continue;
@@ -136,15 +140,24 @@ class EmulatedNccl final : public NcclApi {
 
   absl::Status State(NcclComm handle) override {
     const std::shared_ptr<Comm> comm = At(handle);
-    MutexLock lock(comm->world->mu);
-    return static_cast<int>(comm->world->begun.size()) == comm->size ? absl::OkStatus()
-                                                                     : absl::UnavailableError("not all have begun");
+    {
+      MutexLock lock(comm->world->mu);
+      if (static_cast<int>(comm->world->begun.size()) < comm->size) {
+        return absl::UnavailableError("not all have begun");
+      }
+    }
+    if (comm->looks_left == 0) return absl::OkStatus();
+    --comm->looks_left;
+    return absl::UnavailableError("what was asked last is not in its stream yet");
   }
 
   absl::Status Transfer(NcclComm handle, const std::vector<NcclTransfer>& transfers, void* stream) override {
-    cuda::LaunchInEmulatedStream(stream, [comm = At(handle), order = order_, turn = order_->Take(), transfers] {
+    const std::shared_ptr<Comm> comm = At(handle);
+    if (comm->looks_left > 0) return absl::InternalError("asked while what was asked last is in progress");
+    comm->looks_left = kLooksInProgress;
+    cuda::LaunchInEmulatedStream(stream, [comm, order = order_, turn = order_->Take(), transfers] {
       order->Await(turn, comm->aborted);
-      Run(*comm, transfers);
+      if (!comm->aborted) Run(*comm, transfers);  // one that waited when that came is not in turn
       order->Pass(turn);
     });
     return absl::OkStatus();
@@ -152,9 +165,9 @@ class EmulatedNccl final : public NcclApi {
 
   absl::StatusOr<void*> NewScratch(size_t num_bytes, void*) override { return new std::byte[num_bytes]; }
   absl::Status FreeScratch(void* scratch, void* stream) override {
-    std::promise<void> reached;
-    cuda::LaunchInEmulatedStream(stream, [&reached] { reached.set_value(); });
-    reached.get_future().wait();
+    const auto reached = std::make_shared<std::promise<void>>();  // who sets it may still be at it once that is seen
+    cuda::LaunchInEmulatedStream(stream, [reached] { reached->set_value(); });
+    reached->get_future().wait();
     delete[] static_cast<std::byte*>(scratch);
     return absl::OkStatus();
   }

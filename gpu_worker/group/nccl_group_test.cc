@@ -1,8 +1,10 @@
 #include "gpu_worker/group/nccl_group.h"
 
+#include <algorithm>
 #include <atomic>
 #include <cstddef>
 #include <functional>
+#include <future>
 #include <memory>
 #include <string>
 #include <utility>
@@ -255,6 +257,12 @@ TEST(NcclGroupTest, MembersIssueTheExchangesOfBothStreamsInOneOrder) {
       }
       return ForwardingNccl::Transfer(comm, transfers, stream);
     }
+    // Slowly, so that a turn that was passed before its exchange is issued is taken meanwhile, which is refused.
+    absl::Status State(NcclComm comm) override {
+      absl::Status state = ForwardingNccl::State(comm);
+      if (absl::IsUnavailable(state)) absl::SleepFor(absl::Milliseconds(1));
+      return state;
+    }
     std::atomic<int> begun = 0;
     Mutex mu;
     std::vector<size_t> num_bytes ABSL_GUARDED_BY(mu);  // of each exchange
@@ -387,10 +395,75 @@ TEST(NcclGroupTest, NobodyTakesWhatIsLeftOfAnExchangeThatAnotherMemberHasAborted
   members[2]->group->End(absl::InternalError("its device broke"));
   for (int rank = 0; rank < 2; ++rank) {
     EXPECT_THAT(members[static_cast<size_t>(rank)]->in().Synchronize(),
-                StatusIs(StatusCode::kAborted, "the group has ended: member 2"));
+                StatusIs(StatusCode::kAborted, "the group has ended: member 2: its device broke"));
   }
   MutexLock lock(mu);
   while (aborts < 3) changed.Wait(mu);
+}
+
+// As the library, which has one call of a communicator in progress at most.
+TEST(EmulatedNcclTest, AnExchangeIsRefusedWhileTheOneBeforeIsInProgress) {
+  const std::unique_ptr<NcclApi> nccl = NewEmulatedNccl();
+  const NcclMember member;
+  ASSERT_OK_AND_ASSIGN(const std::string id, nccl->NewId());
+  ASSERT_OK_AND_ASSIGN(const NcclComm comm, nccl->Begin(id, /*rank=*/0, /*size=*/1));
+  const std::vector<NcclTransfer> to_itself = {{.peer = 0, .send = member.Memory(0, 64).data(), .num_bytes = 64},
+                                               {.peer = 0, .receive = member.Memory(64, 64).data(), .num_bytes = 64}};
+  member.in().IssueNative([&](void* stream) {
+    for (int time = 0; time < 2; ++time) {
+      EXPECT_OK(nccl->State(comm));
+      EXPECT_OK(nccl->Transfer(comm, to_itself, stream));
+      EXPECT_THAT(nccl->Transfer(comm, to_itself, stream), StatusIs(StatusCode::kInternal, "in progress"));
+      EXPECT_THAT(nccl->State(comm), StatusIs(StatusCode::kUnavailable));
+      while (absl::IsUnavailable(nccl->State(comm))) continue;
+    }
+    return absl::OkStatus();
+  });
+  EXPECT_OK(member.in().Synchronize());
+  nccl->Abort(comm);
+}
+
+// The second member waits for the first, which never comes. What the third gave it in that exchange is not what it is
+// to get in the next one.
+TEST(EmulatedNcclTest, AnExchangeThatWaitsWhileItsMemberAbortsTakesNothing) {
+  // Of the first, whose abort would let the exchange end as if it had come.
+  class AbortingLate : public ForwardingNccl {
+   public:
+    void Abort(NcclComm comm) override {
+      others_are_over.get_future().wait();
+      ForwardingNccl::Abort(comm);
+    }
+    std::promise<void> others_are_over;
+  };
+  const auto late = std::make_shared<AbortingLate>();
+  const auto members = FormNcclGroup({late, std::make_shared<ForwardingNccl>(), std::make_shared<ForwardingNccl>()});
+  NcclMember &waiting = *members[1], &giving = *members[2];
+  const auto exchange = [] { return Exchange{.gives = {{}, {}, {}}, .gets = {{}, {}, {}}}; };
+  Exchange first = exchange(), next = exchange();
+  first.gives[1] = {giving.Memory(0, 64)};
+  next.gives[1] = {giving.Memory(64, 128)};
+  giving.group->Enqueue(GroupLane::kPull, std::move(first));
+  giving.group->Enqueue(GroupLane::kPush, std::move(next));
+  EXPECT_OK(giving.in().Synchronize());  // it has given both
+  EXPECT_OK(giving.out().Synchronize());
+
+  const absl::Span<std::byte> got = waiting.Memory(128, 128);
+  std::fill(got.begin(), got.end(), std::byte{7});
+  first = exchange(), next = exchange();
+  first.gets[0] = {waiting.Memory(0, 64)};
+  first.gets[2] = {waiting.Memory(64, 64)};
+  next.gets[2] = {got};
+  waiting.group->Enqueue(GroupLane::kPull, std::move(first));
+  waiting.group->Enqueue(GroupLane::kPush, std::move(next));
+  waiting.out().IssueNative([&](void*) {  // both are issued
+    waiting.group->End(absl::CancelledError("enough"));
+    return absl::OkStatus();
+  });
+  waiting.in().Synchronize().IgnoreError();
+  waiting.out().Synchronize().IgnoreError();
+  late->others_are_over.set_value();
+  EXPECT_THAT(waiting.group->status(), StatusIs(StatusCode::kAborted, "enough"));
+  EXPECT_EQ(std::count(got.begin(), got.end(), std::byte{7}), 128);
 }
 
 }  // namespace

@@ -190,30 +190,49 @@ std::vector<std::vector<int>> SharesOf(int num_vnodes, int members, bool even) {
   return shares;
 }
 
+// With more or less room for gradients, inner activations, boundaries and logits, by which no exchange goes.
+std::vector<MadeSchedule> MembersOfAGroup(ScheduleShape shape, const std::vector<std::vector<int>>& shares) {
+  std::vector<MadeSchedule> members;
+  for (const int gradient_slots : {1, 2}) {
+    for (const std::vector<int>& share : shares) {
+      const auto number = static_cast<int>(members.size());
+      const int items = static_cast<int>(share.size()) * shape.micro_batches;
+      shape.held = share;
+      shape.gradient_slots = gradient_slots;
+      shape.push_slots = 1 + number % 2;
+      shape.inner_slots = 1 + number % 3 * items;
+      shape.swapped = number % 4 * items;
+      shape.keeps_all = number % 5 == 4;
+      shape.boundary_slots = 4 + number % 3 * items;
+      members.emplace_back(shape);
+      members.back().plan.keeps_logits = number % 2 == 1;
+    }
+  }
+  return members;
+}
+
 TEST(ScheduleTest, AllMembersOfAGroupHaveTheirExchangesInOneOrderOverBothStreams) {
   constexpr int kVnodes = 12, kResident = 4;  // behind the counts of weight slots
+  const std::vector<std::vector<int>> drops = {{}, {1}, {2, 4}, {1, 2, 3}};
   for (int members = 2; members <= 8; ++members) {
     for (const bool even : {true, false}) {
+      const auto shares = SharesOf(kVnodes, members, even);
       for (int slots = 1; slots <= kResident; ++slots) {
-        for (const int gradient_slots : {1, 2}) {
+        for (const std::vector<int>& dropped : drops) {
           ScheduleShape shape{.layers = 4,
                               .vnodes = kVnodes,
                               .micro_batches = 2,
                               .weight_slots = slots,
-                              .gradient_slots = gradient_slots,
                               .resident = slots == kResident,
-                              .frozen = {2}};
-          const auto shares = SharesOf(kVnodes, members, even);
-          for (const std::vector<int>& share : shares) {
-            shape.held = share;
-            shape.group_rounds =
-                std::max(shape.group_rounds, static_cast<int>(MadeSchedule(shape).group_nodes().size()));
+                              .frozen = {2},
+                              .dropped = dropped};
+          for (const MadeSchedule& made : MembersOfAGroup(shape, shares)) {
+            shape.group_rounds = std::max(shape.group_rounds, static_cast<int>(made.group_nodes().size()));
           }
           shape.held = shares.front();
           const std::vector<std::string> want = ExchangeOrder(MadeSchedule(shape));
-          for (const std::vector<int>& share : shares) {
-            shape.held = share;
-            ASSERT_EQ(ExchangeOrder(MadeSchedule(shape)), want) << members << " members; " << Print(shape);
+          for (const MadeSchedule& made : MembersOfAGroup(shape, shares)) {
+            ASSERT_EQ(ExchangeOrder(made), want) << members << " members; " << Print(made.shape);
           }
         }
       }

@@ -5,6 +5,7 @@
 #include <memory>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
@@ -48,11 +49,16 @@ TEST_F(RelayExecutorTest, AGroupGivesTheBitsOfOneWorker) {
   }
 }
 
-TEST_F(RelayExecutorTest, OnCudaAGroupOverNcclGivesTheBitsOfOneWorker) {
+// What the emulator takes a moment for, with a table of two chunks.
+RunConfig RunOnCuda() {
   RunConfig run = SmallRun(Dtype::kBf16);
   run.model = {.num_layers = 1, .d_model = 56, .num_heads = 2, .context = 5, .vocab = 5000, .init_seed = 11};
   run.batch = {.virtual_nodes = 4, .micro_batches = 1, .micro_batch = 1};
-  Use(run);
+  return run;
+}
+
+TEST_F(RelayExecutorTest, OnCudaAGroupOverNcclGivesTheBitsOfOneWorker) {
+  Use(RunOnCuda());
   const StepOutcome alone = RunStep({.cuda = Dtype::kBf16});
   for (const int members : {2, 3}) {
     const std::string what = absl::StrCat(members, " members");
@@ -137,6 +143,77 @@ TEST_F(RelayExecutorTest, WhenAMemberIsLostTheOthersFailAndGoOnAlone) {
   for (const VnodeRecord& record : result->records) outcome.records[record.vnode] = record;
   Collect(*store, outcome);
   ExpectSameBits(alone, outcome, "after the loss");
+}
+
+// A member's, whose device breaks on the way back, after so many exchanges of gradients.
+class GroupUntilItsDeviceBreaks : public Group {
+ public:
+  GroupUntilItsDeviceBreaks(Group& group, Device& device, int num_exchanges)
+      : group_(group), device_(device), left_(num_exchanges) {}
+  int rank() const override { return group_.rank(); }
+  int size() const override { return group_.size(); }
+  void Enqueue(GroupLane lane, Exchange exchange) override {
+    if (lane == GroupLane::kPush && left_-- == 0) {
+      StreamOf(device_, lane).HostCall([] { return absl::InternalError("its device broke"); });
+    }
+    group_.Enqueue(lane, std::move(exchange));
+  }
+  absl::Status status() const override { return group_.status(); }
+  void End(absl::Status reason) override { group_.End(std::move(reason)); }
+
+ private:
+  Group& group_;
+  Device& device_;
+  int left_;
+};
+
+// On a GPU exchanges that are cut short bring rubbish and say nothing of it. What was pushed before and after is in the
+// store, of which nothing is taken twice: one that was pushed of rubbish would stay.
+TEST_F(RelayExecutorTest, OnCudaNothingIsPushedOfExchangesThatAMemberWasLostIn) {
+  Use(RunOnCuda());
+  const StepOutcome alone = RunStep({.cuda = Dtype::kBf16});
+  const std::vector<std::vector<int>> shares = EvenShares(4, 2);
+  const Way way = {.cuda = Dtype::kBf16, .workers = shares, .group = true};
+  constexpr int kRounds = 2;  // a layer: each vnode of a member goes by itself
+  const int all_exchanges = kRounds * static_cast<int>(model_.layers.size());
+  for (const int lost : {0, 1}) {
+    for (int exchanges = 0; exchanges < all_exchanges; ++exchanges) {
+      const std::string what = absl::StrCat("member ", lost, " is lost after ", exchanges, " exchanges");
+      const std::unique_ptr<InProcessStore> store = NewStore();
+      std::vector<std::unique_ptr<Worker>> workers;
+      for (int rank = 0; rank < 2; ++rank) workers.push_back(std::make_unique<Worker>(model_, run_, way, *store));
+      ASSERT_EQ(workers[0]->plan.max_subtree_leaves(), 1);
+      std::vector<std::unique_ptr<Group>> groups =
+          NewGroup({workers[0]->device.get(), workers[1]->device.get()}, /*nccl=*/true);
+      const auto run = [&](int rank, Group* group) {
+        Assignment assignment = Only(all_, shares[static_cast<size_t>(rank)]);
+        assignment.group = GroupVnodes{.group = 1, .rank = rank, .vnodes = shares};
+        return workers[static_cast<size_t>(rank)]->executor->Run(assignment, group).status();
+      };
+      std::thread dying([&] {
+        std::unique_ptr<Group>& group = groups[static_cast<size_t>(lost)];
+        GroupUntilItsDeviceBreaks breaking(*group, *workers[static_cast<size_t>(lost)]->device, exchanges);
+        EXPECT_THAT(run(lost, &breaking), StatusIs(absl::StatusCode::kInternal, "its device broke")) << what;
+        group.reset();
+      });
+      Worker& survivor = *workers[static_cast<size_t>(1 - lost)];
+      EXPECT_THAT(run(1 - lost, groups[static_cast<size_t>(1 - lost)].get()),
+                  StatusIs(absl::StatusCode::kAborted, "the group has ended"))
+          << what;
+      dying.join();
+      // The survivor gave something of the second layer behind its pushes of the first.
+      if (exchanges > kRounds) {
+        EXPECT_GT(store->num_pushes(), 0) << what;
+      }
+      const auto result = survivor.executor->Run(all_);
+      ASSERT_OK(result);
+      ASSERT_OK(survivor.transport.Flush());
+      StepOutcome outcome;
+      for (const VnodeRecord& record : result->records) outcome.records[record.vnode] = record;
+      Collect(*store, outcome);
+      ExpectSameBits(alone, outcome, what);
+    }
+  }
 }
 
 // The second of two members, to whom nothing comes. On the way back its in-stream fails, by itself; its out-stream finds
