@@ -80,10 +80,11 @@ absl::StatusOr<nlohmann::ordered_json> ReadEvaluation(const std::string& out) {
   return absl::InvalidArgumentError("no token of the samples is counted, so that there is no loss");
 }
 
-std::string NumberText(const nlohmann::ordered_json& evaluation, const char* key, const char* format_unit) {
+// With `unit`, " nats a token", behind the number.
+std::string NumberText(const nlohmann::ordered_json& evaluation, const char* key, const std::string& unit) {
   const auto found = evaluation.find(key);
   if (found == evaluation.end() || !found->is_number()) return "not finite";
-  return absl::StrFormat("%.6g", found->get<double>()) + format_unit;
+  return absl::StrFormat("%.6g", found->get<double>()) + unit;
 }
 
 // What was evaluated on what.
@@ -102,8 +103,7 @@ struct Subject {
 void PrintText(const Subject& subject, const nlohmann::ordered_json& evaluation) {
   const auto tokens = evaluation.value("tokens", int64_t{0});
   std::printf("%s on %s:\n", subject.folder.c_str(), subject.DataText().c_str());
-  std::printf("  loss        %s\n",
-              NumberText(evaluation, "loss", absl::StrCat(" nats a ", subject.unit).c_str()).c_str());
+  std::printf("  loss        %s\n", NumberText(evaluation, "loss", absl::StrCat(" nats a ", subject.unit)).c_str());
   if (evaluation.contains("perplexity")) {
     std::printf("  perplexity  %s\n", NumberText(evaluation, "perplexity", "").c_str());
   }
@@ -174,7 +174,10 @@ absl::StatusOr<int> EvaluateIn(const EvaluateFlags& flags, const EvaluatedRun& r
   const bool has_log = std::filesystem::exists(RunFolder(folder.path()).logs() + "/eps_server.log", ignored);
   const bool is_refused = end.exit_code == kExitBadInput || end.exit_code == kExitDoesNotFit;
   const bool has_failed = end.exit_code == kExitDone ? !evaluation.ok() : !is_refused;
-  if (has_failed && has_log && signals.last() == 0) folder.Keep();
+  if (has_failed && has_log && signals.last() == 0) {
+    folder.Keep();
+    std::fprintf(stderr, "eps: what its programs said is in %s\n", RunFolder(folder.path()).logs().c_str());
+  }
   if (end.exit_code != kExitDone) return SayWhy(end, signals);
   EPS_RETURN_IF_ERROR(evaluation.status());
   (flags.json ? PrintJson : PrintText)(SubjectOf(run), *evaluation);

@@ -226,6 +226,7 @@ class EvaluateTest(ByHandTest):
         self.assertNotIn("checkpoint", self.said())
         folder, = self.temporary.glob("eps-evaluate-*")
         self.assertTrue((folder / "logs" / "eps_server.log").exists())
+        self.assertIn(f"eps: what its programs said is in {folder}/logs\n", self.said())
         self.assertFalse((folder / "checkpoints").exists())
 
     def test_a_worker_that_dies_is_told_of_and_the_logs_stay_without_the_model(self):
