@@ -185,8 +185,7 @@ class TrainingDaemon final : public Daemon {
                                           .shared_memory_socket = SharedMemorySocket(shared_memory_),
                                           .host = host_.get(),
                                           .coordinator = coordinator_.get(),
-                                          .most_workers = run_.config.batch.virtual_nodes,
-                                          .evaluates = options_.evaluates()}));
+                                          .most_workers = run_.config.batch.virtual_nodes}));
     services.push_back(NewDataService({.incarnation = identity_.incarnation,
                                        .model = &run_.model,
                                        .store = run_.store.get(),

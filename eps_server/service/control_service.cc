@@ -99,7 +99,7 @@ class ControlService final : public proto::Control::CallbackService {
       const absl::StatusOr<int64_t> last = options_.coordinator->RequestStop(std::move(reason));
       if (!last.ok()) return Answer(context, last.status());
       reply->set_step(*last);
-      reply->set_evaluates(options_.evaluates);
+      reply->set_evaluates(options_.coordinator->Status().evaluates);
     } else {
       options_.on_stop(reason);
     }

@@ -23,7 +23,6 @@ struct ControlServiceOptions {
   // Exactly one of these two.
   Coordinator* coordinator = nullptr;  // while training
   int most_workers = 1;                // the same: that have something to do, batch.virtual_nodes
-  bool evaluates = false;              // the same: it makes no step
   ServingHost* serving = nullptr;      // while serving
   Version serving_version;
   RunStatus serving_status;                                // what GetStatus says of the model that is served

@@ -68,7 +68,6 @@ PlanNeeds NeedsOf(const PlanRequest& request) {
     needs.block_push_elems = std::max(needs.block_push_elems, layer.trainable_elems);
     if (layer.id >= model.lowest_trainable_layer()) ++needs.backward_blocks;
   }
-  needs.backward_inputs = needs.backward_blocks + 1;
   needs.boundary_bytes = shape.boundary_bytes();
   needs.token_bytes = shape.token_bytes();
   if (shape.is_rotary) needs.rotary_bytes = shape.T * shape.D * int64_t{sizeof(float)};

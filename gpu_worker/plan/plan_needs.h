@@ -54,7 +54,6 @@ struct PlanNeeds {
   int64_t items = 0;             // micro-batches of a pass
   int micro_batches = 1;         // of a vnode
   int64_t backward_blocks = 0;   // blocks that have a backward
-  int64_t backward_inputs = 0;   // layers that have one which reads their input: these blocks, and the head
   int64_t block_wire_bytes = 0;  // of the largest block, these three
   int64_t block_gradient_bytes = 0;
   int64_t block_push_elems = 0;
@@ -68,9 +67,11 @@ struct PlanNeeds {
   int64_t host_stash_bytes = 0;  // PlanRequest's
   RelayConfig relay;
 
-  // The inputs of those layers, of each micro-batch of a pass. What enters the layers below goes with the turn that reads it, and
-  // no more than that of one layer and a turn is there at once.
-  int64_t boundaries() const { return backward_inputs * items; }
+  // Layers whose backward reads their input: these blocks, and the head.
+  int64_t backward_inputs() const { return backward_blocks + 1; }
+  // Their inputs, of each micro-batch of a pass. What enters the layers below goes with the turn that reads
+  // it, and no more than that of one layer and a turn is there at once.
+  int64_t boundaries() const { return backward_inputs() * items; }
   // Those that wait for something: what a block that is depth first gives goes straight on.
   int64_t waiting_boundaries(int64_t depth_first_blocks) const { return boundaries() - depth_first_blocks * items; }
   // A gradient takes the place of the input that the turn before has read. No fewer than the least, which every pass

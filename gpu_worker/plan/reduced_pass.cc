@@ -52,7 +52,7 @@ ReducedPass Reduce(const PassShape& pass, const RelayPlan& plan, const PlanNeeds
     const auto place = static_cast<size_t>(static_cast<double>(i) * reduced.scale);
     reduced.plan.leaving_inner_slots.push_back(plan.leaving_inner_slots[place]);
   }
-  const int64_t boundaries = needs.backward_inputs * items;
+  const int64_t boundaries = needs.backward_inputs() * items;
   const int64_t least = RelayPlan::LeastBoundarySlots(plan.depth_first_blocks);
   const int64_t staying = static_cast<int64_t>(plan.boundary_slots.size()) - least;
   reduced.plan.boundary_slots.resize(static_cast<size_t>(least + reduced.Scaled(staying)));
