@@ -21,8 +21,8 @@
 
 namespace eps::server {
 
-// A run that is trained, read and checked: new, or as its newest checkpoint has it; or one that is evaluated. Parts point to one another, so it
-// stays where it was loaded.
+// A run that is trained, read and checked: new, or as its newest checkpoint has it; or one that is evaluated. Parts point
+// to one another, so it stays where it was loaded.
 struct LoadedRun {
   RunConfig config;
   std::string evaluated;  // whose weights are evaluated: a checkpoint's or a Hugging Face folder; "": it is trained

@@ -36,9 +36,9 @@ absl::Status WriteCheckpointFolder(const std::string& folder, StateCapture& capt
 absl::StatusOr<Manifest> ReadManifestOfWholeWeights(const std::string& folder, LongWork* work);
 
 // Fills an empty store with masters and moments, or with masters alone, at the manifest's step. Of a store for masters
-// alone other tensors may be frozen than the run's. The files are
-// checked to hold exactly the model's tensors before the first one is stored; their sums are CheckSums' matter. With up to
-// `threads` threads: the same bits for any number. `work` is told how far it is; null: nobody is.
+// alone other tensors may be frozen than the run's. The files are checked to hold exactly the model's tensors before the
+// first one is stored; their sums are CheckSums' matter. With up to `threads` threads: the same bits for any number.
+// `work` is told how far it is; null: nobody is.
 // Errors: DATA_LOSS naming file and tensor · CANCELLED by `work`
 enum class LoadWhat { kMastersAndMoments, kMasters };
 absl::Status LoadTensors(const std::string& folder, const ModelSpec& model, const Manifest& manifest, LoadWhat what,

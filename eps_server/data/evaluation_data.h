@@ -26,8 +26,8 @@ namespace eps::server {
 class EvaluationData {
  public:
   // Of the run's evaluation.path, which is made into tokens in `folder` where it needs that, by `threads`, of which
-  // `work` is told; or of what `training` keeps back, which only then is looked at. Errors: WithTokenFile's, CheckClassesOfEvaluation's,
-  // SampleSource::Open's and CheckIds'
+  // `work` is told; or of what `training` keeps back, which only then is looked at, and is null else.
+  // Errors: WithTokenFile's, CheckClassesOfEvaluation's, SampleSource::Open's and CheckIds'
   static absl::StatusOr<std::unique_ptr<EvaluationData>> Open(const RunConfig& run, const StepData* training,
                                                               const std::string& folder, int threads,
                                                               FormerTokens former = FormerTokens::kReplaced,

@@ -393,8 +393,8 @@ class DoorsTest(SystemTest):
 
     def test_a_misspelt_flag_is_named_before_what_is_missing(self):
         for command in ([EPS], [BIN / "eps_server"], [EPS, "train"], [EPS, "plan"], [EPS, "verify"], [EPS, "export"],
-                        [EPS, "import"], [EPS, "keys"], [EPS, "sample"], [EPS, "evaluate"], [EPS, "resize"], [EPS, "grow"], [EPS, "branch"],
-                        [EPS, "trace"], [EPS, "profile"], [BIN / "gpu_worker"]):
+                        [EPS, "import"], [EPS, "keys"], [EPS, "sample"], [EPS, "evaluate"], [EPS, "resize"],
+                        [EPS, "grow"], [EPS, "branch"], [EPS, "trace"], [EPS, "profile"], [BIN / "gpu_worker"]):
             for words in (["--nonsense"], ["--nonsense", "a"], ["--nonsense=a"]):
                 done = run([*map(str, command), *words])
                 self.refused(done, 2, "not expected: --nonsense\n")
