@@ -40,8 +40,17 @@ BlobSpec PartOfBlob(const BlobSpec& blob, const FrozenByName& frozen, bool of_fr
 }  // namespace
 
 absl::StatusOr<ModelSpec> Freeze(ModelSpec model, const std::vector<std::string>& patterns) {
-  if (patterns.empty()) return model;
-  EPS_ASSIGN_OR_RETURN(const FrozenByName frozen, ChooseTensors(model, patterns, "model.freeze"));
+  const bool has_adapters = model.config.lora.is_on();
+  if (patterns.empty() && !has_adapters) return model;
+  // A classifier's new head is what the task is about: PEFT trains it, too.
+  const auto is_of_classes = [&](const TensorSpec& tensor) {
+    return model.config.is_classifier() &&
+           (tensor.role == TensorRole::kHeadTable || tensor.role == TensorRole::kHeadBias);
+  };
+  const auto is_frozen = [&](const TensorSpec& tensor) {
+    return has_adapters && tensor.lora == LoraPart::kNone && !is_of_classes(tensor);
+  };
+  EPS_ASSIGN_OR_RETURN(const FrozenByName frozen, ChooseTensors(model, patterns, "model.freeze", is_frozen));
   if (std::all_of(frozen.begin(), frozen.end(), [](const auto& tensor) { return tensor.second; })) {
     return absl::InvalidArgumentError("model.freeze: every tensor is frozen: nothing is left to train");
   }

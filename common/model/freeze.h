@@ -9,7 +9,8 @@
 
 namespace eps {
 
-// The model with the tensors frozen that `patterns` choose (common/model/name_patterns.h).
+// The model with the tensors frozen that `patterns` choose (common/model/name_patterns.h). Of one with adapters all
+// but these, and what a classifier's classes are computed by, is frozen before any pattern is looked at.
 //
 // A blob with tensors of both kinds becomes two of the same layers: one that is trained, with its name, and "NAME.frozen"
 // behind it in pull order. In a layer's slot frozen blobs are last, and in a frozen blob tables and matrices are: kernels

@@ -19,6 +19,33 @@ using nlohmann::json;
 
 constexpr int kMaxDepth = 32;  // what is read lies in the first two levels; what others add is seldom below the third
 
+// Of checkpoints, whose tensors include those of their run's adapters. No other program reads it, and no export has it.
+constexpr char kLoraKey[] = "eps_lora";
+
+absl::StatusOr<LoraConfig> ReadLora(const json& object) {
+  const json* found = FindMember(object, kLoraKey);
+  if (found == nullptr) return LoraConfig{};
+  if (!found->is_object()) return BadMember(kLoraKey, *found, "an object");
+  LoraConfig lora;
+  EPS_ASSIGN_OR_RETURN(lora.rank, ReadInteger(*found, "rank"));
+  EPS_RETURN_IF_ERROR(ReadNumber(*found, "alpha", lora.alpha));
+  EPS_RETURN_IF_ERROR(ReadFlag(*found, "rank_stabilized", lora.rank_stabilized));
+  if (const json* targets = FindMember(*found, "targets"); targets != nullptr) {
+    if (!targets->is_array()) return BadMember("targets", *targets, "a list of names");
+    for (const json& target : *targets) {
+      if (!target.is_string()) return BadMember("targets", target, "a name");
+      lora.targets.push_back(target.get<std::string>());
+    }
+  }
+  if (lora == LoraConfig{}) return BadMember("rank", (*found)["rank"], "at least 1");
+  return lora;
+}
+
+json LoraToJson(const LoraConfig& lora) {
+  return {
+      {"rank", lora.rank}, {"alpha", lora.alpha}, {"rank_stabilized", lora.rank_stabilized}, {"targets", lora.targets}};
+}
+
 absl::StatusOr<ModelConfig> FromObject(const json& object) {
   if (!object.is_object()) return absl::InvalidArgumentError("not a JSON object");
   const json* type = FindMember(object, "model_type");
@@ -30,8 +57,11 @@ absl::StatusOr<ModelConfig> FromObject(const json& object) {
     return BadMember("quantization_config", *quantization,
                      "absent: take the model as it was before it was quantized, in F32, F16 or BF16");
   }
-  EPS_ASSIGN_OR_RETURN(const ModelConfig config, family->from_json(object));
+  EPS_ASSIGN_OR_RETURN(ModelConfig config, family->from_json(object));
   EPS_RETURN_IF_ERROR(family->check(config));
+  absl::StatusOr<LoraConfig> lora = ReadLora(object);
+  EPS_RETURN_IF_ERROR_WITH(lora.status(), kLoraKey);
+  config.lora = *std::move(lora);
   return config;
 }
 
@@ -100,18 +130,24 @@ absl::Status CheckSaysAll(const ModelConfig& config) {
                    "neither; without it both only without a window"));
 }
 
-std::string ModelConfigToJson(const ModelConfig& config) { return Dump(FamilyOf(config.family).to_json(config)); }
+std::string ModelConfigToJson(const ModelConfig& config) {
+  json object = FamilyOf(config.family).to_json(config);
+  if (config.lora.is_on()) object[kLoraKey] = LoraToJson(config.lora);
+  return Dump(object);
+}
 
 absl::StatusOr<std::string> ModelConfigToJson(const ModelConfig& config, const std::string& dtype,
                                               const HfConfigForm& form) {
   const Family& family = FamilyOf(config.family);
   EPS_RETURN_IF_ERROR(CheckSaysAll(config));
+  EPS_CHECK(!config.lora.is_on());  // what others load has them merged
   json object = family.to_json(config);
   if (!form.source.empty()) {
     EPS_ASSIGN_OR_RETURN(const json source, ParseJson(form.source, kMaxDepth));
     EPS_ASSIGN_OR_RETURN(const ModelConfig was, FromObject(source));
     if (was.family != config.family) return BadMember("model_type", source["model_type"], "of the model's own family");
     object = Overlay(source, family.to_json(was), object);
+    object.erase(kLoraKey);
   }
   SetDtype(dtype, object);
   if (form.bos_token_id) object["bos_token_id"] = *form.bos_token_id;

@@ -20,8 +20,8 @@ namespace eps {
 // Errors: INVALID_ARGUMENT naming the key, the value found and what is allowed
 absl::StatusOr<ModelConfig> ModelConfigFromJson(const std::string& json);
 
-// What ModelConfigFromJson reads as the same numbers, and transformers loads as the architecture that it names, beside
-// tensors in F32. What transformers has no architecture for (CheckSaysAll) is of a model_type that it does not know.
+// What ModelConfigFromJson reads as the same numbers, adapters among them, and transformers loads as the architecture that it
+// names, beside tensors in F32; of adapters it knows nothing. What transformers has no architecture for (CheckSaysAll) is of a model_type that it does not know.
 std::string ModelConfigToJson(const ModelConfig& config);
 
 // Whether other programs can have the model: a mix of the Llama family's parts may be none of transformers'
@@ -39,7 +39,7 @@ struct HfConfigForm {
   std::optional<int64_t> eos_token_id = std::nullopt;  // the first, where the source has several
 };
 
-// The same in that form, beside tensors of `dtype`: F32, F16 or BF16.
+// The same in that form, beside tensors of `dtype`: F32, F16 or BF16. `config` is of a model without adapters.
 // Errors: INVALID_ARGUMENT source: what ModelConfigFromJson says of it, or that it is of another family ·
 //          CheckSaysAll's
 absl::StatusOr<std::string> ModelConfigToJson(const ModelConfig& config, const std::string& dtype,

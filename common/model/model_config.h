@@ -40,6 +40,21 @@ struct RotaryConfig {
   friend bool operator==(const RotaryConfig&, const RotaryConfig&) = default;
 };
 
+// Adapters of low rank beside products of the blocks: y = x W^T + b becomes that + scale() (x A^T) B^T, with A (rank, in) and
+// B (out, rank), which begins as zeros. Source: Hu et al., LoRA, arXiv:2106.09685, section 4.1, eq. 3.
+struct LoraConfig {
+  int64_t rank = 0;  // 0: there are none
+  double alpha = 0;
+  bool rank_stabilized = false;  // Kalajdzievski, arXiv:2312.03732, theorem 3.2
+  // Which products, by what their modules' names end with, as PEFT's target_modules: "q_proj", "attn.c_proj". Empty: all.
+  std::vector<std::string> targets;
+
+  bool is_on() const { return rank > 0; }
+  double scale() const;
+
+  friend bool operator==(const LoraConfig&, const LoraConfig&) = default;
+};
+
 // The numbers that make a model of one of the families. All are >= 1 unless said otherwise.
 struct ModelConfig {
   ModelFamily family = ModelFamily::kGpt2;
@@ -74,7 +89,9 @@ struct ModelConfig {
   double classifier_dropout = 0;         // [0, 1), of what the classes are computed from
   std::vector<std::string> class_names;  // of class 0, 1, ...: one each, or none at all
 
-  // Every family: which tensors are frozen, as patterns over their names (common/model/freeze.h); empty: none.
+  // Every family: adapters (common/model/lora.h), and which tensors are frozen, as patterns over their names
+  // (common/model/freeze.h); with adapters all others are, unless the patterns say otherwise.
+  LoraConfig lora;
   std::vector<std::string> freeze;
 
   bool is_classifier() const { return num_classes > 0; }

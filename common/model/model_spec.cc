@@ -4,6 +4,7 @@
 #include <array>
 #include <cmath>
 #include <numbers>
+#include <utility>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
@@ -12,6 +13,7 @@
 #include "common/base/status_macros.h"
 #include "common/model/families.h"
 #include "common/model/freeze.h"
+#include "common/model/lora.h"
 #include "common/numeric/philox.h"
 
 namespace eps {
@@ -139,7 +141,8 @@ int64_t ModelSpec::max_trainable_block_elems() const {
 absl::StatusOr<ModelSpec> BuildModel(const ModelConfig& config) {
   const Family& family = FamilyOf(config.family);
   EPS_RETURN_IF_ERROR(family.check(config));
-  return Freeze(family.build(config), config.freeze);
+  EPS_ASSIGN_OR_RETURN(ModelSpec model, AddAdapters(family.build(config)));
+  return Freeze(std::move(model), config.freeze);
 }
 
 void InitTensor(const TensorSpec& tensor, uint64_t seed, float* values) {

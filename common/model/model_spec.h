@@ -58,13 +58,21 @@ enum class TensorRole {
   kHeadDenseNormShift,
 };
 
+// Whether a tensor is a layer's own or of an adapter beside it (LoraConfig).
+enum class LoraPart {
+  kNone,
+  kA,  // (rank, in)
+  kB,  // (out, rank)
+};
+
 struct TensorSpec {
   std::string name;            // Hugging Face name, e.g. "transformer.h.3.attn.c_attn.weight"
   std::vector<int64_t> shape;  // row-major; linear weights are (in, out) in GPT-2, (out, in) in the Llama family
   int64_t offset_elems = 0;    // within the blob, a multiple of kTensorAlignElems
   InitRule init = InitRule::kZeros;
   double init_stddev = 0;  // kNormal only
-  TensorRole role = TensorRole::kTokenTable;
+  TensorRole role = TensorRole::kTokenTable;  // an adapter's: that of the weight that it is beside
+  LoraPart lora = LoraPart::kNone;
 
   int64_t num_elems() const;
   bool decays() const { return shape.size() >= 2; }  // the default decay rule
@@ -140,7 +148,7 @@ struct ModelSpec {
   const LayerSpec& layer(LayerId id) const { return layers[id.value()]; }
 };
 
-// Errors: INVALID_ARGUMENT naming the field (as it is written in a RunSpec), the value and the bound; Freeze's
+// Errors: INVALID_ARGUMENT naming the field (as it is written in a RunSpec), the value and the bound; AddAdapters', Freeze's
 absl::StatusOr<ModelSpec> BuildModel(const ModelConfig& config);
 
 // Fills `values` (num_elems() of the tensor) with its initial fp32 values; a pure function of

@@ -80,10 +80,11 @@ bool MatchesGlob(absl::string_view pattern, absl::string_view text) {
 
 absl::StatusOr<std::map<std::string, bool>> ChooseTensors(const ModelSpec& model,
                                                           const std::vector<std::string>& patterns,
-                                                          absl::string_view field) {
+                                                          absl::string_view field,
+                                                          absl::FunctionRef<bool(const TensorSpec&)> otherwise) {
   EPS_RETURN_IF_ERROR(CheckBounds(patterns, field));
   std::map<std::string, bool> chosen;
-  ForEachTensor(model, [&](const TensorSpec& tensor) { chosen[tensor.name] = false; });
+  ForEachTensor(model, [&](const TensorSpec& tensor) { chosen[tensor.name] = otherwise(tensor); });
   for (const std::string& written : patterns) {
     absl::string_view pattern = written;
     const bool chooses = !absl::ConsumePrefix(&pattern, "!");
@@ -99,6 +100,12 @@ absl::StatusOr<std::map<std::string, bool>> ChooseTensors(const ModelSpec& model
                               NearestName(model, pattern)));
   }
   return chosen;
+}
+
+absl::StatusOr<std::map<std::string, bool>> ChooseTensors(const ModelSpec& model,
+                                                          const std::vector<std::string>& patterns,
+                                                          absl::string_view field) {
+  return ChooseTensors(model, patterns, field, [](const TensorSpec&) { return false; });
 }
 
 }  // namespace eps

@@ -12,6 +12,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/string_view.h"
 #include "common/base/status_macros.h"
+#include "common/model/lora.h"
 #include "common/model/model_spec.h"
 #include "common/spec/checker.h"
 
@@ -171,7 +172,7 @@ absl::Status RefuseShapeBesideFrom(const proto::Model& model, ModelFamily family
   if (field.empty()) return RefuseOtherFamilies(model, family);
   return absl::InvalidArgumentError(absl::StrCat("model.", field,
                                                  ": given beside model.from, which says it already; beside "
-                                                 "model.from only init_seed, freeze and dropouts may stand",
+                                                 "model.from only init_seed, lora, freeze and dropouts may stand",
                                                  family == ModelFamily::kGpt2 ? ""
                                                  : family == ModelFamily::kLlama
                                                      ? ", and context"
@@ -267,6 +268,39 @@ absl::Status CheckClasses(const proto::Model& model, const RunConfig* resumed, C
   return check.status();
 }
 
+LoraConfig LoraOf(const proto::Lora& lora) {
+  LoraConfig config = {.rank = lora.rank(),
+                       .alpha = EPS_FIELD(lora, alpha).value_or(static_cast<double>(lora.rank())),
+                       .rank_stabilized = lora.rank_stabilized()};
+  config.targets.assign(lora.targets().begin(), lora.targets().end());
+  return config;
+}
+
+// Those of the RunSpec, or those that the folder has.
+absl::Status CheckLora(const proto::Model& model, ModelConfig& config) {
+  if (!model.has_lora()) return absl::OkStatus();
+  if (!model.lora().has_rank()) return absl::InvalidArgumentError("model.lora.rank: missing");
+  if (config.lora.is_on()) {
+    return absl::InvalidArgumentError(
+        "model.lora: given, and model.from has adapters, which go on as they are; leave it out, or begin from an "
+        "export of "
+        "that folder, in which they are merged into the weights (eps export)");
+  }
+  config.lora = LoraOf(model.lora());
+  if (config.lora.is_on()) return absl::OkStatus();  // BuildModel checks the ranges
+  return absl::InvalidArgumentError(
+      absl::StrCat("model.lora.rank: ", config.lora.rank, ", must be between 1 and ", kMaxLoraRank));
+}
+
+void WriteLora(const LoraConfig& lora, proto::Model& out) {
+  if (!lora.is_on()) return;
+  proto::Lora& to = *out.mutable_lora();
+  to.set_rank(lora.rank);
+  to.set_alpha(lora.alpha);
+  if (lora.rank_stabilized) to.set_rank_stabilized(true);
+  for (const std::string& target : lora.targets) to.add_targets(target);
+}
+
 }  // namespace
 
 absl::Status CheckModel(const proto::RunSpec& spec, const CheckContext& context, RunConfig& config) {
@@ -296,6 +330,7 @@ absl::Status CheckModel(const proto::RunSpec& spec, const CheckContext& context,
     out.classifier_dropout = EPS_FIELD(model, classifier_dropout).value_or(all.value_or(out.classifier_dropout));
   }
   out.init_seed = model.init_seed();
+  EPS_RETURN_IF_ERROR(CheckLora(model, out));
   out.freeze.assign(model.freeze().begin(), model.freeze().end());
   return BuildModel(out).status();  // the ranges
 }
@@ -304,6 +339,7 @@ void WriteModel(const RunConfig& config, proto::Model& out) {
   const ModelConfig& model = config.model;
   out.set_family(proto::Model::GPT2);
   if (!config.model_from.empty()) out.set_from(config.model_from);
+  WriteLora(model.lora, out);
   for (const std::string& pattern : model.freeze) out.add_freeze(pattern);
   out.set_layers(model.num_layers);
   out.set_d_model(model.d_model);

@@ -99,6 +99,7 @@ Outputs RunMatMul(ConformanceMemory& memory, const MatMulCase& t) {
   args.ldb = b_columns + x;
   args.c = memory.PutAct(Spread(t.in_place ? in.residual : in.c, t.N, x));
   args.ldc = t.N + x;
+  args.scale = t.scale;
   args.accumulate = t.accumulate;
   if (t.bias) args.bias = memory.PutAct(in.bias);
   args.epilogue = t.epilogue;

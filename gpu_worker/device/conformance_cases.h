@@ -37,12 +37,14 @@ struct MatMulCase {
   double dropout = 0;
   int64_t ld_extra = 0;   // leading dimensions beyond the least
   bool in_place = false;  // residual is c
+  double scale = 1;
 
   std::string Name() const {
     return "matmul " + std::to_string(M) + "x" + std::to_string(N) + "x" + std::to_string(K) + (trans_a ? " Ta" : "") +
            (trans_b ? " Tb" : "") + (accumulate ? " acc" : "") + (bias ? " bias" : "") + " epilogue " +
            std::to_string(static_cast<int>(epilogue)) + "." + std::to_string(static_cast<int>(activation)) +
-           " dropout " + std::to_string(dropout) + " ld+" + std::to_string(ld_extra);
+           " dropout " + std::to_string(dropout) + " ld+" + std::to_string(ld_extra) + " scale " +
+           std::to_string(scale);
   }
 };
 struct MatMulInputs {

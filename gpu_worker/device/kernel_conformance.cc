@@ -85,6 +85,8 @@ void CheckMatMul(ConformanceMemory& memory, const MatMulCase& t) {
       t.dropout > 0 ? reference::DropoutFactors(SomeDropout(t.dropout, 1024), t.M * t.N) : Array(t.M * t.N, 1.0);
   Array tolerance(want.size()), activated(want.size());
   for (size_t i = 0; i < want.size(); ++i) {
+    want[i] *= t.scale;
+    size[i] *= t.scale;
     if (t.bias) want[i] += in.bias[i % t.N];
     // The product may be rounded before it is added, as where its sums are split.
     const double early = t.accumulate ? std::abs(want[i]) : 0;
@@ -127,6 +129,23 @@ std::vector<MatMulCase> MatMulCases() {
     for (const bool bias : {false, true}) {
       cases.push_back({.M = 33, .N = 70, .K = 50, .bias = bias, .epilogue = epilogue, .ld_extra = 5});
       cases.push_back({.M = 257, .N = 770, .K = 64, .bias = bias, .epilogue = epilogue});
+    }
+  }
+  // What is scaled, and what is added to before an epilogue.
+  for (const bool accumulate : {false, true}) {
+    cases.push_back({.M = 66, .N = 24, .K = 130, .trans_b = true, .accumulate = accumulate, .scale = 0.3125});
+    cases.push_back({.M = 66, .N = 24, .K = 600, .trans_a = true, .accumulate = accumulate, .scale = 2.5});
+  }
+  for (const bool bias : {false, true}) {
+    for (const int64_t N : {70, 770}) {
+      const MatMulCase onto = {.M = 133, .N = N, .K = 50, .accumulate = true, .bias = bias};
+      for (const E epilogue : {E::kNone, E::kActivation, E::kResidual}) {
+        cases.push_back(onto);
+        cases.back().epilogue = epilogue;
+      }
+      cases.push_back(onto);
+      cases.back().epilogue = E::kResidual;
+      cases.back().dropout = 0.3;
     }
   }
   for (const Activation activation : {Activation::kGelu, Activation::kTanh}) {

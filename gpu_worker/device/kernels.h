@@ -36,7 +36,7 @@ enum class Activation {
   kTanh,
 };
 
-// c (M, N) = op(a) (M, K) * op(b) (K, N)  [+ c if accumulate] [+ bias]; then the epilogue.
+// c (M, N) = scale * op(a) (M, K) * op(b) (K, N)  [+ c if accumulate] [+ bias]; then the epilogue.
 // Leading dimensions are in elements; op(x) is x or its transpose, given by trans_*.
 struct MatMulArgs {
   int64_t M = 0, N = 0, K = 0;
@@ -49,11 +49,12 @@ struct MatMulArgs {
   void* c = nullptr;
   int64_t ldc = 0;  // act, or fp32 if c_is_gradient
   bool c_is_gradient = false;
+  double scale = 1;  // as fp32
   bool accumulate = false;
-  const void* bias = nullptr;  // act (N) or null; not with accumulate
-  // kNone; kActivation: c receives the product plus bias (what backward needs) and activated (act, (M, N), leading
-  // dimension ldc) f of it; kResidual: c = residual + dropout(product + bias), residual (act, (M, N), ldc)
-  // may be c itself only when dropout.rate is 0.
+  const void* bias = nullptr;  // act (N) or null
+  // kNone; kActivation: c receives the sum (what backward needs) and activated (act, (M, N), leading dimension ldc) f of
+  // it; kResidual: c = residual + dropout(the sum), residual (act, (M, N), ldc) may be c itself only when dropout.rate is 0
+  // and not with accumulate.
   enum class Epilogue { kNone, kActivation, kResidual } epilogue = Epilogue::kNone;
   Activation activation = Activation::kGeluTanh;
   void* activated = nullptr;

@@ -23,10 +23,12 @@ struct ForwardScratch {
     Layout layout;
     normed = layout.Take(s.boundary_bytes());
     hidden = layout.Take(s.rows_bytes(s.F));
+    lora = layout.Take(s.rows_bytes(s.lora_width));
     kernel = layout.total_bytes();
   }
   int64_t normed;  // act (M, C): norm1's output, then norm2's
   int64_t hidden;  // act (M, F): of GELU or SwiGLU
+  int64_t lora;    // act (M, lora_width)
   int64_t kernel;
 };
 
@@ -51,6 +53,8 @@ struct BackwardScratch {
         layout.Take(std::max({second.total_bytes(), second_again.total_bytes(), second_at_last.total_bytes()}));
     for (int64_t* offset : {&hidden, &d_hidden, &d_qkv, &normed2, &d_normed2}) *offset += area;
     dropped = layout.Take(s.residual_dropout > 0 ? bytes : 0);
+    lora = layout.Take(s.rows_bytes(s.lora_width));
+    d_lora = layout.Take(s.rows_bytes(s.lora_width));
     kernel = layout.total_bytes();
   }
   // First area: d_up, and when it is dead the gradients of the attention part.
@@ -63,6 +67,7 @@ struct BackwardScratch {
   int64_t normed2, d_normed2;  // act (M, C) each
   int64_t d_qkv;               // act (M, qkv_width)
   int64_t dropped;             // act (M, C): a dropout's backward; empty without dropout
+  int64_t lora, d_lora;        // act (M, lora_width) each
   int64_t kernel;              // kernels' own; last, so that no address depends on its size
 };
 
@@ -75,14 +80,24 @@ struct BlockWork {
   LinearContext linear;
   NormContext norm;
 
-  BlockWork(Kernels& kernels, const BlockArgs& args)
+  // lora, d_lora: in scratch, of LinearContext
+  BlockWork(Kernels& kernels, const BlockArgs& args, int64_t lora, int64_t d_lora)
       : k(kernels),
         a(args),
         s(args.shape),
         M(args.shape.M()),
         C(args.shape.C),
         in(args.shape),
-        linear{kernels, M, args.shape.act_bytes(), args.weights, args.trainable_elems, args.starts_gradient},
+        linear{.kernels = kernels,
+               .M = M,
+               .act_bytes = args.shape.act_bytes(),
+               .weights = args.weights,
+               .trainable_elems = args.trainable_elems,
+               .starts_gradient = args.starts_gradient,
+               .lora_width = args.shape.lora_width,
+               .lora_scale = args.shape.lora_scale,
+               .lora = At(args.scratch, lora),
+               .d_lora = At(args.scratch, d_lora)},
         norm{kernels, M, C, args.shape.layer_norm_eps} {}
 
   const BlockOffsets& w() const { return *a.offsets; }
@@ -149,11 +164,15 @@ struct BlockWork {
   }
 
   void MakeQkv(const void* normed) const {
-    for (const Linear& l : w().qkv) {
-      // What is normed first lies apart.
-      const bool apart = s.has_qk_norm && l.first_column < heads_width();
-      k.MatMul(linear.Forward(l, normed, Inner(apart ? in.heads : in.qkv), apart ? heads_width() : s.qkv_width()));
+    // What is normed first lies apart.
+    const auto is_apart = [&](const Linear& l) { return s.has_qk_norm && l.first_column < heads_width(); };
+    const auto output = [&](const Linear& l) { return Inner(is_apart(l) ? in.heads : in.qkv); };
+    const auto output_ld = [&](const Linear& l) { return is_apart(l) ? heads_width() : s.qkv_width(); };
+    linear.MakeLora(w().qkv, normed);
+    for (const Adapter& adapter : w().qkv.adapters) {
+      k.MatMul(linear.ForwardAdapter(adapter, output(adapter.b), output_ld(adapter.b)));
     }
+    for (const Linear& l : w().qkv.own) k.MatMul(linear.Forward(l, normed, output(l), output_ld(l)));
     if (s.has_qk_norm) {
       k.RmsNorm(HeadNorm(0, s.H, w().query_norm, in.query_rstd));
       k.RmsNorm(HeadNorm(s.H, s.kv_heads, w().key_norm, in.key_rstd));
@@ -197,7 +216,8 @@ void MlpBackward(const BlockWork& b, const BackwardScratch& at, void* dy, float*
 
   const void* d_out = b.ThroughDropout(dy, kMlpProjectionDropoutUse, b.Scratch(at.dropped));
   void* d_hidden = s.is_gated ? b.Scratch(at.d_hidden) : d_up;
-  b.linear.BackwardInput({w.down}, d_out, b.C, d_hidden);
+  b.linear.BackwardAdapters(w.down, d_out, b.C);
+  b.linear.BackwardInput(w.down, d_out, b.C, d_hidden);
   if (s.is_gated) {  // its products have no biases
     b.k.SwigluBackward(
         {.M = b.M, .F = s.F, .gate_up = b.Inner(b.in.up), .dy = d_hidden, .dgate_up = d_up, .y = hidden});
@@ -208,15 +228,16 @@ void MlpBackward(const BlockWork& b, const BackwardScratch& at, void* dy, float*
                             .x = b.Inner(b.in.up),
                             .dy = d_up,
                             .activated = hidden,
-                            .dbias = b.linear.BiasGradient(w.up.front(), gradient),
+                            .dbias = b.linear.BiasGradient(w.up.own.front(), gradient),
                             .scratch = kernel});
   }
-  b.linear.BackwardWeights({w.down}, hidden, d_out, b.C, gradient);
-  b.linear.BackwardBiases({w.down}, d_out, b.C, gradient, kernel);
+  b.linear.BackwardWeights(w.down, hidden, d_out, b.C, gradient);
+  b.linear.BackwardBiases(w.down, d_out, b.C, gradient, kernel);
 
   void* normed = b.Scratch(at.normed2);
   void* d_normed = b.Scratch(at.d_normed2);
   b.norm.Again(b.Parameters(w.mlp_norm), x_mid, b.Norm2(), normed);
+  b.linear.BackwardAdapters(w.up, d_up, s.up_width());
   b.linear.BackwardWeights(w.up, normed, d_up, s.up_width(), gradient);
   b.linear.BackwardInput(w.up, d_up, s.up_width(), d_normed, s.adds_to_normed ? dy : nullptr);
   b.norm.Backward(b.Parameters(w.mlp_norm), d_normed, x_mid, b.Norm2(), s.adds_to_normed ? nullptr : dy, dy,
@@ -231,9 +252,10 @@ void AttentionPartBackward(const BlockWork& b, const BackwardScratch& at, const 
   void* kernel = b.Scratch(at.kernel);
 
   const void* d_out = b.ThroughDropout(dx, kAttentionProjectionDropoutUse, b.Scratch(at.dropped));
-  b.linear.BackwardInput({w.attention_out}, d_out, b.C, d_o);
-  b.linear.BackwardWeights({w.attention_out}, b.Inner(b.in.o), d_out, b.C, gradient);
-  b.linear.BackwardBiases({w.attention_out}, d_out, b.C, gradient, kernel);
+  b.linear.BackwardAdapters(w.attention_out, d_out, b.C);
+  b.linear.BackwardInput(w.attention_out, d_out, b.C, d_o);
+  b.linear.BackwardWeights(w.attention_out, b.Inner(b.in.o), d_out, b.C, gradient);
+  b.linear.BackwardBiases(w.attention_out, d_out, b.C, gradient, kernel);
   b.k.AttentionBackward({.B = s.B,
                          .T = s.T,
                          .H = s.H,
@@ -256,6 +278,7 @@ void AttentionPartBackward(const BlockWork& b, const BackwardScratch& at, const 
   void* d_normed = b.Scratch(at.d_normed1);
   b.norm.Again(b.Parameters(w.attention_norm), x, b.Norm1(), normed);
   b.DropInput(normed);
+  b.linear.BackwardAdapters(w.qkv, d_qkv, s.qkv_width());
   b.linear.BackwardWeights(w.qkv, normed, d_qkv, s.qkv_width(), gradient);
   b.linear.BackwardBiases(w.qkv, d_qkv, s.qkv_width(), gradient, kernel);
   b.linear.BackwardInput(w.qkv, d_qkv, s.qkv_width(), d_normed, s.adds_to_normed ? dx : nullptr);
@@ -270,15 +293,51 @@ class Places {
   Places(const ModelSpec& model, LayerId layer) : model_(model), layer_(layer) {}
 
   int64_t At(Role role) const { return TensorOffset(model_, layer_, role); }
-  int64_t OrNone(Role role) const { return FindTensorOffset(model_, layer_, role).value_or(-1); }
+  int64_t OrNone(Role role, LoraPart part = LoraPart::kNone) const {
+    return FindTensorOffset(model_, layer_, role, part).value_or(-1);
+  }
   BlockOffsets::Norm Norm(Role scale, Role shift) const { return {.scale = At(scale), .shift = OrNone(shift)}; }
-  Linear Product(int64_t in, int64_t out, Role weight, Role bias, int64_t first_column = 0) const {
-    return {.in = in,
-            .out = out,
-            .weight = At(weight),
-            .bias = OrNone(bias),
-            .is_out_in = model_.config.family != ModelFamily::kGpt2,
-            .first_column = first_column};
+
+  // One of several products of `in` columns that come in.
+  struct Part {
+    int64_t out = 0;
+    Role weight, bias;
+    bool is_apart = false;  // its output lies elsewhere than those before it
+  };
+  Linears Products(int64_t in, const std::vector<Part>& parts) const {
+    const int64_t trainable = model_.layer(layer_).trainable_elems, rank = model_.config.lora.rank;
+    std::vector<Linear> side, as;
+    Linears linears;
+    int64_t column = 0;
+    const auto end_side = [&] {
+      for (const Linear& l : Joined(side, trainable)) linears.own.push_back(l);
+      side.clear();
+    };
+    for (const Part& part : parts) {
+      if (part.is_apart) end_side();
+      const int64_t a = OrNone(part.weight, LoraPart::kA);
+      side.push_back({.in = in,
+                      .out = part.out,
+                      .weight = At(part.weight),
+                      .bias = OrNone(part.bias),
+                      .is_out_in = model_.config.family != ModelFamily::kGpt2,
+                      .first_column = column,
+                      .has_adapter = a >= 0});
+      if (a >= 0) {
+        const auto t_column = static_cast<int64_t>(as.size()) * RoundUp(rank, kLoraColumnAlign);
+        as.push_back({.in = in, .out = rank, .weight = a, .is_out_in = true, .first_column = t_column});
+        const Linear b = {.in = rank,
+                          .out = part.out,
+                          .weight = OrNone(part.weight, LoraPart::kB),
+                          .is_out_in = true,
+                          .first_column = column};
+        linears.adapters.push_back({.b = b, .t_column = t_column});
+      }
+      column += part.out;
+    }
+    end_side();
+    linears.a = Joined(as, trainable);
+    return linears;
   }
 
  private:
@@ -288,10 +347,11 @@ class Places {
 
 // What a layer's products need of the kernels' scratch: the largest of all.
 BlockOffsets SizesOnly(const LayerShape& s) {
+  const auto one = [](int64_t out) { return Linears{.own = {{.out = out, .bias = 0}}}; };
   BlockOffsets offsets;
-  offsets.qkv = {{.out = s.qkv_width(), .bias = 0}};
-  offsets.up = {{.out = s.up_width(), .bias = 0}};
-  offsets.attention_out = offsets.down = {.out = s.C, .bias = 0};
+  offsets.qkv = one(s.qkv_width());
+  offsets.up = one(s.up_width());
+  offsets.attention_out = offsets.down = one(s.C);
   return offsets;
 }
 
@@ -304,28 +364,23 @@ BlockOffsets BlockOffsetsOf(const ModelSpec& model, LayerId layer) {
   BlockOffsets offsets;
   offsets.attention_norm = at.Norm(Role::kAttentionNormScale, Role::kAttentionNormShift);
   offsets.mlp_norm = at.Norm(Role::kMlpNormScale, Role::kMlpNormShift);
-  offsets.attention_out = at.Product(q, d, Role::kAttentionOutWeight, Role::kAttentionOutBias);
-  offsets.down = at.Product(ff, d, Role::kDownWeight, Role::kDownBias);
+  offsets.attention_out = at.Products(q, {{d, Role::kAttentionOutWeight, Role::kAttentionOutBias}});
+  offsets.down = at.Products(ff, {{d, Role::kDownWeight, Role::kDownBias}});
   if (c.family == ModelFamily::kGpt2) {
-    offsets.qkv = {at.Product(d, 3 * d, Role::kQkvWeight, Role::kQkvBias)};
-    offsets.up = {at.Product(d, ff, Role::kUpWeight, Role::kUpBias)};
+    offsets.qkv = at.Products(d, {{3 * d, Role::kQkvWeight, Role::kQkvBias}});
+    offsets.up = at.Products(d, {{ff, Role::kUpWeight, Role::kUpBias}});
     return offsets;
   }
-  const Linear queries = at.Product(d, q, Role::kQueryWeight, Role::kQueryBias);
-  const Linear keys = at.Product(d, kv, Role::kKeyWeight, Role::kKeyBias, q);
-  const Linear values = at.Product(d, kv, Role::kValueWeight, Role::kValueBias, q + kv);
-  const int64_t trainable = model.layer(layer).trainable_elems;
-  offsets.qkv = c.qk_norm ? Joined({queries, keys}, trainable) : Joined({queries, keys, values}, trainable);
-  if (c.qk_norm) offsets.qkv.push_back(values);
+  offsets.qkv = at.Products(d, {{q, Role::kQueryWeight, Role::kQueryBias},
+                                {kv, Role::kKeyWeight, Role::kKeyBias},
+                                {kv, Role::kValueWeight, Role::kValueBias, /*is_apart=*/c.qk_norm}});
   if (c.family == ModelFamily::kBert) {
-    offsets.up = {at.Product(d, ff, Role::kUpWeight, Role::kUpBias)};
+    offsets.up = at.Products(d, {{ff, Role::kUpWeight, Role::kUpBias}});
     return offsets;
   }
   offsets.query_norm = at.OrNone(Role::kQueryNormScale);
   offsets.key_norm = at.OrNone(Role::kKeyNormScale);
-  offsets.up = Joined(
-      {at.Product(d, ff, Role::kGateWeight, Role::kUpBias), at.Product(d, ff, Role::kUpWeight, Role::kUpBias, ff)},
-      trainable);
+  offsets.up = at.Products(d, {{ff, Role::kGateWeight, Role::kUpBias}, {ff, Role::kUpWeight, Role::kUpBias}});
   return offsets;
 }
 
@@ -358,7 +413,7 @@ int64_t BlockBackwardScratchBytes(const LayerShape& shape, const KernelSizes& ke
   const BlockOffsets largest = SizesOnly(shape);
   int64_t kernel =
       std::max({NormScratchBytes(shape.has_mean, M, shape.C, kernels), LinearScratchBytes(largest.qkv, M, kernels),
-                LinearScratchBytes(largest.up, M, kernels), LinearScratchBytes({largest.down}, M, kernels),
+                LinearScratchBytes(largest.up, M, kernels), LinearScratchBytes(largest.down, M, kernels),
                 kernels.attention_backward(shape.B, shape.T, shape.H, shape.D)});
   if (shape.has_qk_norm) kernel = std::max(kernel, kernels.rms_norm_backward(M * shape.H, shape.D));
   return BackwardScratch(shape).kernel + kernel;
@@ -366,9 +421,9 @@ int64_t BlockBackwardScratchBytes(const LayerShape& shape, const KernelSizes& ke
 
 void BlockForward(Kernels& kernels, const BlockArgs& args, const void* x, void* y) {
   const LayerShape& s = args.shape;
-  const BlockWork b(kernels, args);
-  const BlockInner& in = b.in;
   const ForwardScratch at(s);
+  const BlockWork b(kernels, args, at.lora, /*d_lora=*/at.lora);
+  const BlockInner& in = b.in;
   const BlockOffsets& w = b.w();
   void* normed = b.Scratch(at.normed);
   void* x_mid = b.Inner(in.x_mid);
@@ -390,7 +445,8 @@ void BlockForward(Kernels& kernels, const BlockArgs& args, const void* x, void* 
                      .documents = args.documents,
                      .dropout = b.attention_dropout(),
                      .scratch = b.Scratch(at.kernel)});
-  MatMulArgs project = b.linear.Forward(w.attention_out, b.Inner(in.o), x_mid, s.C);
+  b.linear.ForwardAdapters(w.attention_out, b.Inner(in.o), x_mid, s.C);
+  MatMulArgs project = b.linear.Forward(w.attention_out.own.front(), b.Inner(in.o), x_mid, s.C);
   project.epilogue = MatMulArgs::Epilogue::kResidual;
   project.residual = s.adds_to_normed ? normed : x;
   project.dropout = args.key.MakeDropout(s.residual_dropout, kAttentionProjectionDropoutUse, s.M() * s.C);
@@ -399,7 +455,8 @@ void BlockForward(Kernels& kernels, const BlockArgs& args, const void* x, void* 
   b.norm.Forward(b.Parameters(w.mlp_norm), x_mid, b.Norm2(), normed);
   void* up = b.Inner(in.up);
   void* hidden = b.Scratch(at.hidden);
-  for (const Linear& l : w.up) {
+  b.linear.ForwardAdapters(w.up, normed, up, s.up_width());
+  for (const Linear& l : w.up.own) {
     MatMulArgs product = b.linear.Forward(l, normed, up, s.up_width());
     if (!s.is_gated && y != nullptr) {
       product.epilogue = MatMulArgs::Epilogue::kActivation;
@@ -410,7 +467,8 @@ void BlockForward(Kernels& kernels, const BlockArgs& args, const void* x, void* 
   }
   if (y == nullptr) return;
   if (s.is_gated) kernels.Swiglu({.M = s.M(), .F = s.F, .gate_up = up, .y = hidden});
-  MatMulArgs down = b.linear.Forward(w.down, hidden, y, s.C);
+  b.linear.ForwardAdapters(w.down, hidden, y, s.C);
+  MatMulArgs down = b.linear.Forward(w.down.own.front(), hidden, y, s.C);
   down.epilogue = MatMulArgs::Epilogue::kResidual;
   down.residual = s.adds_to_normed ? normed : x_mid;
   down.dropout = args.key.MakeDropout(s.residual_dropout, kMlpProjectionDropoutUse, s.M() * s.C);
@@ -418,8 +476,8 @@ void BlockForward(Kernels& kernels, const BlockArgs& args, const void* x, void* 
 }
 
 void BlockBackward(Kernels& kernels, const BlockArgs& args, const void* x, void* dy, float* gradient) {
-  const BlockWork b(kernels, args);
   const BackwardScratch at(args.shape);
+  const BlockWork b(kernels, args, at.lora, at.d_lora);
   MlpBackward(b, at, dy, gradient);               // dy is now the gradient of x_mid
   AttentionPartBackward(b, at, x, dy, gradient);  // and now that of x
 }

@@ -19,7 +19,7 @@ namespace eps::worker {
 // them, after a norm of each head of queries and keys, where it has those.
 // r1 = x and r2 = x_mid: norms before what they are for (GPT-2, Llama). r1 = n1 and r2 = n2 with LayerShape::adds_to_normed:
 // norms behind the sums (BERT), where norm1 is the last one of the block before, or the embedding's. The first block then
-// drops out n1.
+// drops out n1. Each W may have an adapter beside it (LoraConfig): n W is then n W + scale (n A^T) B^T.
 struct BlockOffsets {  // in elements of the layer's slot
   struct Norm {
     int64_t scale = 0, shift = -1;  // -1: an RMS norm
@@ -27,9 +27,9 @@ struct BlockOffsets {  // in elements of the layer's slot
   Norm attention_norm, mlp_norm;
   Linears qkv;  // queries and keys apart from values with a norm of heads
   int64_t query_norm = -1, key_norm = -1;
-  Linear attention_out;
-  Linears up;  // gate first
-  Linear down;
+  Linears attention_out;  // one
+  Linears up;             // gate first
+  Linears down;           // one
 };
 BlockOffsets BlockOffsetsOf(const ModelSpec& model, LayerId layer);
 

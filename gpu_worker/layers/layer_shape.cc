@@ -4,6 +4,7 @@
 
 #include "gpu_worker/layers/block.h"
 #include "gpu_worker/layers/head.h"
+#include "gpu_worker/layers/linear.h"
 
 namespace eps::worker {
 
@@ -27,6 +28,11 @@ LayerShape MakeLayerShape(const ModelConfig& model, const BatchShape& batch, Dty
   shape.num_classes = model.num_classes;
   shape.has_qk_norm = model.qk_norm;
   shape.window = model.sliding_window;
+  if (model.lora.is_on()) {
+    const int64_t most_of_one_input = model.family == ModelFamily::kGpt2 ? 1 : 3;  // queries, keys and values
+    shape.lora_width = most_of_one_input * RoundUp(model.lora.rank, kLoraColumnAlign);
+    shape.lora_scale = model.lora.scale();
+  }
   shape.layer_norm_eps = model.layer_norm_eps;
   (is_bert ? shape.input_dropout : shape.embedding_dropout) = model.embedding_dropout;
   shape.attention_dropout = model.attention_dropout;

@@ -33,6 +33,10 @@ struct LayerShape {
   int64_t num_classes = 0;      // a classifier's; 0: a language model
   bool has_documents = false;   // samples of several documents
   int64_t window = 0;           // of attention; 0: none
+  // Adapters (LoraConfig): columns of x A^T, of the products of one input beside each other, each from a multiple of
+  // kLoraColumnAlign on; 0: there are none.
+  int64_t lora_width = 0;
+  double lora_scale = 1;
   double layer_norm_eps = 1e-5;
   // input_dropout: of what the first block reads, behind its norm.
   double embedding_dropout = 0, input_dropout = 0, attention_dropout = 0, residual_dropout = 0, classifier_dropout = 0;

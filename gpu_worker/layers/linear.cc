@@ -7,9 +7,9 @@
 
 namespace eps::worker {
 
-Linears Joined(absl::Span<const Linear> parts, int64_t trainable_elems) {
+std::vector<Linear> Joined(absl::Span<const Linear> parts, int64_t trainable_elems) {
   const auto same_side = [&](int64_t a, int64_t b) { return (a < trainable_elems) == (b < trainable_elems); };
-  Linears joined;
+  std::vector<Linear> joined;
   for (const Linear& part : parts) {
     if (!joined.empty()) {
       Linear& last = joined.back();
@@ -17,7 +17,8 @@ Linears Joined(absl::Span<const Linear> parts, int64_t trainable_elems) {
                                   part.weight == last.weight + last.in * last.out &&
                                   part.first_column == last.first_column + last.out;
       const bool biases_follow = last.bias < 0 ? part.bias < 0 : part.bias == last.bias + last.out;
-      if (weights_follow && biases_follow && same_side(last.weight, part.weight) && same_side(last.bias, part.bias)) {
+      if (weights_follow && biases_follow && last.has_adapter == part.has_adapter &&
+          same_side(last.weight, part.weight) && same_side(last.bias, part.bias)) {
         last.out += part.out;
         continue;
       }
@@ -25,6 +26,25 @@ Linears Joined(absl::Span<const Linear> parts, int64_t trainable_elems) {
     joined.push_back(part);
   }
   return joined;
+}
+
+void LinearContext::MakeLora(const Linears& linears, const void* x) const {
+  for (const Linear& a : linears.a) {
+    MatMulArgs product = Forward(a, x, lora, lora_width);
+    product.scale = lora_scale;
+    kernels.MatMul(product);
+  }
+}
+
+MatMulArgs LinearContext::ForwardAdapter(const Adapter& adapter, void* y, int64_t ld) const {
+  MatMulArgs product = Forward(adapter.b, At(lora, adapter.t_column * act_bytes), y, ld);
+  product.lda = lora_width;
+  return product;
+}
+
+void LinearContext::ForwardAdapters(const Linears& linears, const void* x, void* y, int64_t ld) const {
+  MakeLora(linears, x);
+  for (const Adapter& adapter : linears.adapters) kernels.MatMul(ForwardAdapter(adapter, y, ld));
 }
 
 MatMulArgs LinearContext::Forward(const Linear& l, const void* x, void* y, int64_t ld) const {
@@ -38,52 +58,82 @@ MatMulArgs LinearContext::Forward(const Linear& l, const void* x, void* y, int64
           .trans_b = l.is_out_in,
           .c = At(y, l.first_column * act_bytes),
           .ldc = ld,
+          .accumulate = l.has_adapter,
           .bias = l.bias < 0 ? nullptr : At(weights, l.bias * act_bytes)};
 }
 
-void LinearContext::BackwardInput(absl::Span<const Linear> linears, const void* dy, int64_t ld, void* dx,
+void LinearContext::BackwardAdapters(const Linears& linears, const void* dy, int64_t ld) const {
+  for (const Adapter& adapter : linears.adapters) {
+    kernels.MatMul({.M = M,
+                    .N = adapter.b.in,
+                    .K = adapter.b.out,
+                    .a = At(dy, adapter.b.first_column * act_bytes),
+                    .lda = ld,
+                    .b = At(weights, adapter.b.weight * act_bytes),
+                    .ldb = adapter.b.in,
+                    .c = At(d_lora, adapter.t_column * act_bytes),
+                    .ldc = lora_width,
+                    .scale = lora_scale});
+  }
+}
+
+void LinearContext::BackwardInput(const Linears& linears, const void* dy, int64_t ld, void* dx,
                                   const void* residual) const {
-  for (const Linear& l : linears) {
+  bool is_first = true;
+  const auto add = [&](const Linear& l, const void* d_out, int64_t d_out_ld) {
     MatMulArgs product = {.M = M,
                           .N = l.in,
                           .K = l.out,
-                          .a = At(dy, l.first_column * act_bytes),
-                          .lda = ld,
+                          .a = At(d_out, l.first_column * act_bytes),
+                          .lda = d_out_ld,
                           .b = At(weights, l.weight * act_bytes),
                           .ldb = l.is_out_in ? l.in : l.out,
                           .trans_b = !l.is_out_in,
                           .c = dx,
                           .ldc = l.in,
-                          .accumulate = &l != &linears.front()};
-    if (residual != nullptr && !product.accumulate) {
+                          .accumulate = !is_first};
+    if (residual != nullptr && is_first) {
       product.epilogue = MatMulArgs::Epilogue::kResidual;
       product.residual = residual;
     }
+    is_first = false;
     kernels.MatMul(product);
-  }
+  };
+  for (const Linear& l : linears.own) add(l, dy, ld);
+  for (const Linear& a : linears.a) add(a, d_lora, lora_width);
 }
 
-void LinearContext::BackwardWeights(absl::Span<const Linear> linears, const void* x, const void* dy, int64_t ld,
+void LinearContext::BackwardWeights(const Linears& linears, const void* x, const void* dy, int64_t ld,
                                     float* gradient) const {
-  for (const Linear& l : linears) {
-    if (l.weight >= trainable_elems) continue;
-    const void* columns = At(dy, l.first_column * act_bytes);
-    MatMulArgs product = {
-        .K = M, .trans_a = true, .c = gradient + l.weight, .c_is_gradient = true, .accumulate = !starts_gradient};
-    product.M = l.is_out_in ? l.out : l.in;
-    product.N = l.is_out_in ? l.in : l.out;
-    product.a = l.is_out_in ? columns : x;
-    product.lda = l.is_out_in ? ld : l.in;
-    product.b = l.is_out_in ? x : columns;
-    product.ldb = l.is_out_in ? l.in : ld;
-    product.ldc = product.N;
-    kernels.MatMul(product);
+  for (const Linear& l : linears.own) BackwardWeight(l, x, l.in, dy, ld, gradient);
+  const bool any_b_trains = std::any_of(linears.adapters.begin(), linears.adapters.end(),
+                                        [&](const Adapter& adapter) { return trains(adapter.b); });
+  if (any_b_trains) MakeLora(linears, x);  // again: a thin product, where keeping t would take memory for all layers
+  for (const Adapter& adapter : linears.adapters) {
+    BackwardWeight(adapter.b, At(lora, adapter.t_column * act_bytes), lora_width, dy, ld, gradient);
   }
+  for (const Linear& a : linears.a) BackwardWeight(a, x, a.in, d_lora, lora_width, gradient);
 }
 
-void LinearContext::BackwardBiases(absl::Span<const Linear> linears, const void* dy, int64_t ld, float* gradient,
+void LinearContext::BackwardWeight(const Linear& l, const void* x, int64_t ldx, const void* dy, int64_t ld,
+                                   float* gradient) const {
+  if (!trains(l)) return;
+  const void* columns = At(dy, l.first_column * act_bytes);
+  MatMulArgs product = {
+      .K = M, .trans_a = true, .c = gradient + l.weight, .c_is_gradient = true, .accumulate = !starts_gradient};
+  product.M = l.is_out_in ? l.out : l.in;
+  product.N = l.is_out_in ? l.in : l.out;
+  product.a = l.is_out_in ? columns : x;
+  product.lda = l.is_out_in ? ld : ldx;
+  product.b = l.is_out_in ? x : columns;
+  product.ldb = l.is_out_in ? ldx : ld;
+  product.ldc = product.N;
+  kernels.MatMul(product);
+}
+
+void LinearContext::BackwardBiases(const Linears& linears, const void* dy, int64_t ld, float* gradient,
                                    void* scratch) const {
-  for (const Linear& l : linears) {
+  for (const Linear& l : linears.own) {
     float* out = BiasGradient(l, gradient);
     if (out == nullptr) continue;
     kernels.ColumnSum(
@@ -95,9 +145,9 @@ float* LinearContext::BiasGradient(const Linear& linear, float* gradient) const 
   return linear.bias < 0 || linear.bias >= trainable_elems ? nullptr : gradient + linear.bias;
 }
 
-int64_t LinearScratchBytes(absl::Span<const Linear> linears, int64_t M, const KernelSizes& kernels) {
+int64_t LinearScratchBytes(const Linears& linears, int64_t M, const KernelSizes& kernels) {
   int64_t num_bytes = 0;
-  for (const Linear& l : linears) {
+  for (const Linear& l : linears.own) {
     if (l.bias >= 0) num_bytes = std::max(num_bytes, kernels.column_sum(M, l.out));
   }
   return num_bytes;

@@ -17,14 +17,26 @@ struct Linear {
   int64_t bias = -1;         // -1: none
   bool is_out_in = false;    // the weight is (out, in), as torch.nn.Linear has it; else (in, out)
   int64_t first_column = 0;  // of the output, which several products may fill together
+  bool has_adapter = false;  // of every column
 };
 
+// What an adapter (LoraConfig) adds to a product beside it: t B^T, of its columns of t = scale x A^T.
+struct Adapter {
+  Linear b;              // its first_column is the product's
+  int64_t t_column = 0;  // where its columns of t begin
+};
+inline constexpr int64_t kLoraColumnAlign = 8;  // elements of t: 16 bytes in 16-bit types
+
 // Products of one input whose outputs lie beside each other: queries, keys and values; gate and up.
-using Linears = std::vector<Linear>;
+struct Linears {
+  std::vector<Linear> own;
+  std::vector<Linear> a;  // of the adapters; the output is t
+  std::vector<Adapter> adapters;
+};
 
 // `parts` by rising column; those whose parameters follow each other without a gap become one, except across
-// `trainable_elems`, where the layer's frozen ones begin (LayerSpec).
-Linears Joined(absl::Span<const Linear> parts, int64_t trainable_elems);
+// `trainable_elems`, where the layer's frozen ones begin (LayerSpec), and between those with an adapter and others.
+std::vector<Linear> Joined(absl::Span<const Linear> parts, int64_t trainable_elems);
 
 // All of one micro-batch of M rows; x (M, in) is dense, y and dy have `ld` elements a row and begin at column 0 of all.
 // Weights are in the compute dtype, whose elements have act_bytes.
@@ -35,22 +47,39 @@ struct LinearContext {
   const void* weights = nullptr;  // of the layer
   int64_t trainable_elems = 0;    // what lies from there on is frozen
   bool starts_gradient = false;   // BlockArgs
+  // Of adapters: scratch for t and for the gradient of x A^T, act (M, lora_width) each, the latter of backward alone.
+  int64_t lora_width = 0;
+  double lora_scale = 1;
+  void* lora = nullptr;
+  void* d_lora = nullptr;
 
-  // y = x w + b; the caller may set an epilogue before it runs it.
+  // t, in `lora`. The adapters' products that follow read it.
+  void MakeLora(const Linears& linears, const void* x) const;
+  // y = t B^T
+  MatMulArgs ForwardAdapter(const Adapter& adapter, void* y, int64_t ld) const;
+  // Both, of all of them.
+  void ForwardAdapters(const Linears& linears, const void* x, void* y, int64_t ld) const;
+  // y = x w + b, and what its adapter has given to y; the caller may set an epilogue before it runs it.
   MatMulArgs Forward(const Linear& linear, const void* x, void* y, int64_t ld) const;
-  // dx (M, in) = the sum over `linears` of dy w^T, and `residual` (M, in) if it is not null
-  void BackwardInput(absl::Span<const Linear> linears, const void* dy, int64_t ld, void* dx,
+
+  // The gradient of x A^T, in d_lora. The two that follow read it.
+  void BackwardAdapters(const Linears& linears, const void* dy, int64_t ld) const;
+  // dx (M, in) = the sum over `linears`, adapters included, of dy w^T, and `residual` (M, in) if it is not null
+  void BackwardInput(const Linears& linears, const void* dy, int64_t ld, void* dx,
                      const void* residual = nullptr) const;
-  // Gradients of weights, added to unless this starts them, and of biases, added to; of frozen ones none is made.
-  void BackwardWeights(absl::Span<const Linear> linears, const void* x, const void* dy, int64_t ld,
-                       float* gradient) const;
-  // scratch: LinearScratchBytes
-  void BackwardBiases(absl::Span<const Linear> linears, const void* dy, int64_t ld, float* gradient,
-                      void* scratch) const;
+  // Gradients of weights, adapters' included, added to unless this starts them; of frozen ones none is made.
+  void BackwardWeights(const Linears& linears, const void* x, const void* dy, int64_t ld, float* gradient) const;
+  // Gradients of biases, added to. scratch: LinearScratchBytes
+  void BackwardBiases(const Linears& linears, const void* dy, int64_t ld, float* gradient, void* scratch) const;
   // Where that of the product's bias is added to, or null: it has none, or a frozen one.
   float* BiasGradient(const Linear& linear, float* gradient) const;
+
+ private:
+  bool trains(const Linear& linear) const { return linear.weight < trainable_elems; }
+  void BackwardWeight(const Linear& linear, const void* x, int64_t ldx, const void* dy, int64_t ld,
+                      float* gradient) const;
 };
-int64_t LinearScratchBytes(absl::Span<const Linear> linears, int64_t M, const KernelSizes& kernels);
+int64_t LinearScratchBytes(const Linears& linears, int64_t M, const KernelSizes& kernels);
 
 }  // namespace eps::worker
 

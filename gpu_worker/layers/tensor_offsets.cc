@@ -4,11 +4,11 @@
 
 namespace eps::worker {
 
-std::optional<int64_t> FindTensorOffset(const ModelSpec& model, LayerId layer, TensorRole role) {
+std::optional<int64_t> FindTensorOffset(const ModelSpec& model, LayerId layer, TensorRole role, LoraPart part) {
   std::optional<int64_t> offset;
   for (const BlobUse& use : model.layer(layer).blobs) {
     for (const TensorSpec& tensor : model.blob(use.blob).tensors) {
-      if (tensor.role != role) continue;
+      if (tensor.role != role || tensor.lora != part) continue;
       EPS_CHECK(!offset.has_value());
       offset = use.offset_elems + tensor.offset_elems;
     }

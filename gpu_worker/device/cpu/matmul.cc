@@ -40,10 +40,11 @@ struct Operand {
   const float* at(int64_t i, int64_t j) const { return trans ? x + j * row + i : x + i * row + j; }
 };
 
-// A tile of the output, and what it is the product of: c (m, n) = op(a) (m, K) op(b) (K, n) + beta c.
+// A tile of the output, and what it is the product of: c (m, n) = scale op(a) (m, K) op(b) (K, n) + beta c.
 struct TileProblem {
   int64_t m, n, K;
   Operand a, b;
+  float scale;
   float beta;
   float* c;
   int64_t c_row;
@@ -55,7 +56,7 @@ void OneDnnCall(const TileProblem& p) {
   static thread_local const bool one_thread = (omp_set_num_threads(1), true);
   const auto form = [](const Operand& x) { return x.trans ? 'T' : 'N'; };
   const dnnl_status_t status =
-      dnnl_sgemm(form(p.a), form(p.b), p.m, p.n, p.K, 1.0f, p.a.x, p.a.row, p.b.x, p.b.row, p.beta, p.c, p.c_row);
+      dnnl_sgemm(form(p.a), form(p.b), p.m, p.n, p.K, p.scale, p.a.x, p.a.row, p.b.x, p.b.row, p.beta, p.c, p.c_row);
   EPS_CHECK(one_thread && status == dnnl_success);
 }
 
@@ -216,6 +217,7 @@ void MatMulTile(const MatMulArgs& args, const DropoutPlan& dropout, const MatMul
                                .K = args.K,
                                .a = {a.at(i, 0), a.row, a.trans},
                                .b = {b.at(0, j), b.row, b.trans},
+                               .scale = static_cast<float>(args.scale),
                                .beta = args.accumulate || in_place ? 1.0f : 0.0f,
                                .c = static_cast<float*>(args.c) + i * args.ldc + j,
                                .c_row = args.ldc};

@@ -276,7 +276,7 @@ absl::Status CublasLtLibrary::MatMul(cudaStream_t stream, const MatMulProblem& p
     prepared->algorithm = algorithms.front();
   }
   if (shape.has_bias) EPS_RETURN_IF_ERROR(SetBias(*prepared, problem.bias));
-  const float alpha = 1, beta = shape.has_addend ? 1 : 0;
+  const float alpha = problem.scale, beta = shape.has_addend ? 1 : 0;
   const void* c = shape.has_addend ? problem.addend : problem.c;
   return api_->Check(api_->cublasLtMatmul(handle_, prepared->operation, &alpha, problem.b, prepared->a, problem.a,
                                           prepared->b, &beta, c, prepared->d, problem.c, prepared->d,

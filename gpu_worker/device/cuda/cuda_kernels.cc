@@ -62,13 +62,15 @@ void CudaKernels::MatMul(const MatMulArgs& args) {
                            .trans_b = args.trans_b,
                            .c = args.c,
                            .ldc = args.ldc,
+                           .scale = static_cast<float>(args.scale),
                            .addend = args.accumulate ? args.c : nullptr,
                            .bias = args.bias,
                            .operand_dtype = act_,
                            .result_dtype = args.c_is_gradient ? Dtype::kF32 : act_,
                            .tf32 = tf32_};
-  const bool drops = args.dropout.rate > 0;
-  if (args.epilogue == Epilogue::kResidual && !drops) problem.addend = args.residual;
+  // The library adds one array: the residual, where it is the only one, and nothing of the sum is dropped before.
+  const bool adds_residual = args.epilogue == Epilogue::kResidual && args.dropout.rate == 0 && !args.accumulate;
+  if (adds_residual) problem.addend = args.residual;
   queue_.MatMul(problem);
   const EpilogueArgs rest = {.M = args.M,
                              .N = args.N,
@@ -77,7 +79,7 @@ void CudaKernels::MatMul(const MatMulArgs& args) {
                              .y = args.c,
                              .residual = args.residual,
                              .dropout = PutDropout(args.dropout)};
-  if (args.epilogue == Epilogue::kResidual && drops) cuda::AddResidual(queue_, act_, rest);
+  if (args.epilogue == Epilogue::kResidual && !adds_residual) cuda::AddResidual(queue_, act_, rest);
   if (args.epilogue == Epilogue::kActivation) {
     // Of c as it is stored, by the function that ActivationBackward has: both give the same bits, which an epilogue of
     // the library, computed before c is rounded, would not.

@@ -7,7 +7,7 @@
 
 namespace eps::worker::cuda {
 
-// c (M, N) = op(a) (M, K) * op(b) (K, N) [+ addend] [+ bias], summed in fp32 and rounded once. Row-major; leading
+// c (M, N) = scale * op(a) (M, K) * op(b) (K, N) [+ addend] [+ bias], summed in fp32 and rounded once. Row-major; leading
 // dimensions in elements, as in MatMulArgs. Operands start at multiples of 4 bytes.
 struct MatMulProblem {
   int64_t M = 0, N = 0, K = 0;
@@ -19,6 +19,7 @@ struct MatMulProblem {
   bool trans_b = false;
   void* c = nullptr;
   int64_t ldc = 0;
+  float scale = 1;
   const void* addend = nullptr;  // (M, N), ldc, of c's dtype; may be c; or null
   const void* bias = nullptr;    // (N), of the operands' dtype; or null
   Dtype operand_dtype = Dtype::kF32;

@@ -54,6 +54,7 @@ void PlainMatMul(const MatMulProblem& p, SumOrder order) {
       for (int64_t n = 0; n < p.N; ++n) row[n] += a * b[k * p.N + n];
     }
     for (int64_t n = 0; n < p.N; ++n) {
+      row[n] *= p.scale;
       if (p.bias != nullptr) row[n] += At(p.bias, n, p.operand_dtype);
       if (p.addend != nullptr) row[n] += At(p.addend, m * p.ldc + n, p.result_dtype);
       Put(row[n], p.c, m * p.ldc + n, p.result_dtype);

@@ -1,0 +1,150 @@
+#include "common/model/lora.h"
+
+#include <algorithm>
+#include <cmath>
+#include <set>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/strip.h"
+#include "common/base/byte_size.h"
+#include "common/base/status_macros.h"
+#include "common/model/model_builder.h"
+
+namespace eps {
+
+double LoraConfig::scale() const {
+  return alpha / (rank_stabilized ? std::sqrt(static_cast<double>(rank)) : static_cast<double>(rank));
+}
+
+namespace {
+
+absl::Status CheckConfig(const LoraConfig& lora) {
+  if (lora.rank < 1 || lora.rank > kMaxLoraRank) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("model.lora.rank: ", lora.rank, ", must be between 1 and ", kMaxLoraRank));
+  }
+  if (!(lora.alpha > 0) || !std::isfinite(static_cast<float>(lora.alpha))) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("model.lora.alpha: ", lora.alpha, ", must be greater than 0, and finite in fp32"));
+  }
+  if (lora.targets.size() > kMaxLoraTargets) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("model.lora.targets: ", lora.targets.size(), ", must be at most ", kMaxLoraTargets));
+  }
+  for (const std::string& target : lora.targets) {
+    if (!target.empty() && target.size() <= kMaxLoraTargetBytes) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat("model.lora.targets: one of ", target.size(), " bytes, must be of 1 to ", kMaxLoraTargetBytes));
+  }
+  return absl::OkStatus();
+}
+
+// As PEFT has it: the whole name, or its last parts.
+bool IsTarget(absl::string_view module, absl::string_view target) {
+  return module == target || (absl::EndsWith(module, target) && module[module.size() - target.size() - 1] == '.');
+}
+
+// Which of `targets` are found to name something.
+class Targets {
+ public:
+  explicit Targets(const std::vector<std::string>& targets) : targets_(targets) {}
+
+  bool Choose(absl::string_view module) {
+    bool chosen = targets_.empty();
+    for (const std::string& target : targets_) {
+      if (!IsTarget(module, target)) continue;
+      chosen = true;
+      found_.insert(target);
+    }
+    last_parts_.insert(std::string(module.substr(module.rfind('.') + 1)));
+    return chosen;
+  }
+  absl::Status CheckAllFound() const {
+    for (const std::string& target : targets_) {
+      if (found_.contains(target)) continue;
+      return absl::InvalidArgumentError(absl::StrCat("model.lora.targets: \"", target,
+                                                     "\" names no product of the blocks; names end with ",
+                                                     absl::StrJoin(last_parts_, ", ")));
+    }
+    return absl::OkStatus();
+  }
+
+ private:
+  const std::vector<std::string>& targets_;
+  std::set<std::string> found_, last_parts_;
+};
+
+BlobSpec WithAdapters(const ModelConfig& config, const BlobSpec& blob, Targets& targets) {
+  BlobSpec adapted = blob;
+  std::vector<TensorSpec> as, bs;
+  for (const TensorSpec& weight : blob.tensors) {
+    const absl::string_view module = ModuleOf(weight);
+    if (weight.shape.size() != 2 || !targets.Choose(module)) continue;
+    const ProductShape shape = ProductShapeOf(config.family, weight.shape);
+    TensorSpec a = {.name = absl::StrCat(module, ".lora_A.weight"),
+                    .shape = {config.lora.rank, shape.in},
+                    .init = InitRule::kNormal,
+                    .init_stddev = 1 / std::sqrt(3.0 * static_cast<double>(shape.in)),
+                    .role = weight.role,
+                    .lora = LoraPart::kA};
+    TensorSpec b = {.name = absl::StrCat(module, ".lora_B.weight"),
+                    .shape = {shape.out, config.lora.rank},
+                    .init = InitRule::kZeros,
+                    .role = weight.role,
+                    .lora = LoraPart::kB};
+    as.push_back(std::move(a));
+    bs.push_back(std::move(b));
+  }
+  for (std::vector<TensorSpec>* part : {&as, &bs}) {
+    for (TensorSpec& tensor : *part) {
+      tensor.offset_elems = adapted.num_elems;
+      adapted.num_elems = RoundUp(adapted.num_elems + tensor.num_elems(), kTensorAlignElems);
+      adapted.tensors.push_back(std::move(tensor));
+    }
+  }
+  adapted.uses.clear();  // the builder's to fill
+  return adapted;
+}
+
+}  // namespace
+
+ProductShape ProductShapeOf(ModelFamily family, const std::vector<int64_t>& weight_shape) {
+  const bool is_out_in = family != ModelFamily::kGpt2;
+  return {.in = weight_shape[is_out_in ? 1 : 0], .out = weight_shape[is_out_in ? 0 : 1], .is_out_in = is_out_in};
+}
+
+absl::string_view ModuleOf(const TensorSpec& tensor) {
+  absl::string_view name = absl::StripSuffix(tensor.name, ".weight");
+  if (tensor.lora != LoraPart::kNone) name = name.substr(0, name.rfind('.'));
+  return name;
+}
+
+absl::StatusOr<ModelSpec> AddAdapters(ModelSpec model) {
+  const LoraConfig& lora = model.config.lora;
+  if (lora == LoraConfig{}) return model;
+  EPS_RETURN_IF_ERROR(CheckConfig(lora));
+  std::set<BlobId> of_blocks;
+  for (const LayerSpec& layer : model.layers) {
+    if (layer.kind != LayerKind::kBlock) continue;
+    for (const BlobUse& use : layer.blobs) of_blocks.insert(use.blob);
+  }
+  Targets targets(lora.targets);
+  ModelBuilder builder(model.config);
+  for (const BlobSpec& blob : model.blobs) {
+    BlobSpec own = blob;
+    own.uses.clear();
+    builder.AddBlob(of_blocks.contains(blob.id) ? WithAdapters(model.config, blob, targets) : std::move(own));
+  }
+  EPS_RETURN_IF_ERROR(targets.CheckAllFound());
+  for (const LayerSpec& layer : model.layers) {
+    std::vector<BlobId> blobs;
+    for (const BlobUse& use : layer.blobs) blobs.push_back(use.blob);
+    builder.AddLayer(layer.kind, layer.name, blobs);
+  }
+  return builder.Build();
+}
+
+}  // namespace eps

@@ -1,0 +1,43 @@
+#ifndef EPS_COMMON_MODEL_LORA_H_
+#define EPS_COMMON_MODEL_LORA_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "common/model/model_config.h"
+#include "common/model/model_spec.h"
+
+namespace eps {
+
+inline constexpr int64_t kMaxLoraRank = 4096;
+inline constexpr size_t kMaxLoraTargets = 64;
+inline constexpr size_t kMaxLoraTargetBytes = 256;
+
+// The model with adapters (LoraConfig) beside the products of its blocks that config.lora.targets name; as it is, without
+// any. Behind a blob's own tensors come the As of those of its matrices that have an adapter, in their order, and then the
+// Bs, so that the As of products with one input lie beside each other. "h.0.attn.c_attn.weight" has
+// "h.0.attn.c_attn.lora_A.weight" and "...lora_B.weight", as PEFT names them.
+//
+// A begins as normal values of variance 1 / (3 in), that of PEFT's uniform ones, and B as zeros: the model computes what it
+// did.
+//
+// Errors: INVALID_ARGUMENT naming the field: a rank or an alpha out of range, a target that no block has
+absl::StatusOr<ModelSpec> AddAdapters(ModelSpec model);
+
+// Rows that come in and columns that come out of a block's matrix, whichever way its family has it.
+struct ProductShape {
+  int64_t in = 0, out = 0;
+  bool is_out_in = false;  // the weight is (out, in)
+};
+ProductShape ProductShapeOf(ModelFamily family, const std::vector<int64_t>& weight_shape);
+
+// "transformer.h.0.attn.c_attn", of the tensor "transformer.h.0.attn.c_attn.weight" and of those of its adapter.
+absl::string_view ModuleOf(const TensorSpec& tensor);
+
+}  // namespace eps
+
+#endif  // EPS_COMMON_MODEL_LORA_H_
