@@ -23,7 +23,7 @@ struct ForwardScratch {
     Layout layout;
     normed = layout.Take(s.boundary_bytes());
     hidden = layout.Take(s.rows_bytes(s.F));
-    lora = layout.Take(s.rows_bytes(s.lora_width));
+    lora = layout.Take(s.rows_bytes(s.lora_width()));
     kernel = layout.total_bytes();
   }
   int64_t normed;  // act (M, C): norm1's output, then norm2's
@@ -53,8 +53,8 @@ struct BackwardScratch {
         layout.Take(std::max({second.total_bytes(), second_again.total_bytes(), second_at_last.total_bytes()}));
     for (int64_t* offset : {&hidden, &d_hidden, &d_qkv, &normed2, &d_normed2}) *offset += area;
     dropped = layout.Take(s.residual_dropout > 0 ? bytes : 0);
-    lora = layout.Take(s.rows_bytes(s.lora_width));
-    d_lora = layout.Take(s.rows_bytes(s.lora_width));
+    lora = layout.Take(s.rows_bytes(s.lora_width()));
+    d_lora = layout.Take(s.rows_bytes(s.lora_width()));
     kernel = layout.total_bytes();
   }
   // First area: d_up, and when it is dead the gradients of the attention part.
@@ -94,7 +94,7 @@ struct BlockWork {
                .weights = args.weights,
                .trainable_elems = args.trainable_elems,
                .starts_gradient = args.starts_gradient,
-               .lora_width = args.shape.lora_width,
+               .lora_width = args.shape.lora_width(),
                .lora_scale = args.shape.lora_scale,
                .lora = At(args.scratch, lora),
                .d_lora = At(args.scratch, d_lora)},

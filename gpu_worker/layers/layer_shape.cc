@@ -4,7 +4,6 @@
 
 #include "gpu_worker/layers/block.h"
 #include "gpu_worker/layers/head.h"
-#include "gpu_worker/layers/linear.h"
 
 namespace eps::worker {
 
@@ -29,8 +28,8 @@ LayerShape MakeLayerShape(const ModelConfig& model, const BatchShape& batch, Dty
   shape.has_qk_norm = model.qk_norm;
   shape.window = model.sliding_window;
   if (model.lora.is_on()) {
-    const int64_t most_of_one_input = model.family == ModelFamily::kGpt2 ? 1 : 3;  // queries, keys and values
-    shape.lora_width = most_of_one_input * RoundUp(model.lora.rank, kLoraColumnAlign);
+    shape.lora_rank = model.lora.rank;
+    shape.loras_per_input = model.family == ModelFamily::kGpt2 ? 1 : 3;  // queries, keys and values
     shape.lora_scale = model.lora.scale();
   }
   shape.layer_norm_eps = model.layer_norm_eps;

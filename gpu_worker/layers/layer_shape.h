@@ -14,6 +14,9 @@
 
 namespace eps::worker {
 
+// Where adapters' columns of x A^T begin, in elements: 16 bytes in 16-bit types.
+inline constexpr int64_t kLoraColumnAlign = 8;
+
 // The shape of one micro-batch in any layer of a model. All that sizes depend on.
 struct LayerShape {
   int64_t B = 0, T = 0, C = 0, H = 0, V = 0;
@@ -33,9 +36,8 @@ struct LayerShape {
   int64_t num_classes = 0;      // a classifier's; 0: a language model
   bool has_documents = false;   // samples of several documents
   int64_t window = 0;           // of attention; 0: none
-  // Adapters (LoraConfig): columns of x A^T, of the products of one input beside each other, each from a multiple of
-  // kLoraColumnAlign on; 0: there are none.
-  int64_t lora_width = 0;
+  int64_t lora_rank = 0;        // of adapters (LoraConfig); 0: there are none
+  int64_t loras_per_input = 0;  // at most, of products of one input
   double lora_scale = 1;
   double layer_norm_eps = 1e-5;
   // input_dropout: of what the first block reads, behind its norm.
@@ -50,6 +52,8 @@ struct LayerShape {
   int64_t q_width() const { return H * D; }
   int64_t qkv_width() const { return (H + 2 * kv_heads) * D; }
   int64_t up_width() const { return is_gated ? 2 * F : F; }  // gate and up, or up alone
+  // Columns of x A^T of one input.
+  int64_t lora_width() const { return loras_per_input * RoundUp(lora_rank, kLoraColumnAlign); }
   bool expands() const { return wire != compute; }
   int64_t act_bytes() const { return SizeOf(compute); }
   int64_t rows_bytes(int64_t width) const { return M() * width * act_bytes(); }  // act (M, width)

@@ -5,9 +5,11 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "common/model/lora.h"
 #include "common/model/rotary.h"
 #include "common/testing/status_matchers.h"
 #include "gpu_worker/device/cpu/cpu_device.h"
@@ -16,6 +18,7 @@
 #include "gpu_worker/layers/embedding.h"
 #include "gpu_worker/layers/head.h"
 #include "gpu_worker/layers/layer_shape.h"
+#include "gpu_worker/layers/tensor_offsets.h"
 
 // Sizes and bits of single layers; their gradients are tested against fp64 in relay/relay_executor_test.cc.
 
@@ -113,6 +116,34 @@ std::vector<Case> Cases() {
   return cases;
 }
 
+// The same with adapters: beside all products, of a rank whose columns of t are padded, and beside some.
+std::vector<Case> CasesWithAdapters() {
+  std::vector<Case> cases;
+  for (Case c : Cases()) {
+    c.config.lora = {.rank = 3, .alpha = 6};
+    cases.push_back(c);
+    c.config.lora.rank = 8;
+    switch (c.config.family) {
+      case ModelFamily::kGpt2:
+        c.config.lora.targets = {"attn.c_attn", "mlp.c_proj"};
+        break;
+      case ModelFamily::kLlama:
+        c.config.lora.targets = {"k_proj", "v_proj", "up_proj"};
+        break;
+      case ModelFamily::kBert:
+        c.config.lora.targets = {"query", "value", "intermediate.dense"};
+        break;
+    }
+    cases.push_back(c);
+  }
+  return cases;
+}
+std::vector<Case> AllCases() {
+  std::vector<Case> cases = Cases();
+  for (const Case& c : CasesWithAdapters()) cases.push_back(c);
+  return cases;
+}
+
 void FillSmall(float* values, int64_t n) {
   for (int64_t i = 0; i < n; ++i) values[i] = static_cast<float>(std::sin(static_cast<double>(i) * 0.7)) * 0.3f;
 }
@@ -129,7 +160,7 @@ bool AllFinite(const float* values, int64_t n) {
 }
 
 TEST(LayersTest, ABlockStaysWithinItsSizesAndRecomputesTheSameBits) {
-  for (const Case& c : Cases()) {
+  for (const Case& c : AllCases()) {
     const ModelSpec model = BuildModel(c.config).value();
     const LayerSpec& layer = model.layers[1];
     const LayerShape shape = MakeLayerShape(c.config, {.micro_batch = c.micro_batch}, c.wire, Dtype::kF32);
@@ -170,6 +201,101 @@ TEST(LayersTest, ABlockStaysWithinItsSizesAndRecomputesTheSameBits) {
     arena.ExpectGuardsIntact();
     EXPECT_TRUE(AllFinite(y, boundary_elems));
     EXPECT_TRUE(AllFinite(gradient, layer.num_elems));
+  }
+}
+
+// Adds scale B A of every adapter in the layer's slot to the weight that it is beside.
+void Merge(const ModelSpec& model, const LayerSpec& layer, float* weights) {
+  for (const BlobUse& use : layer.blobs) {
+    for (const TensorSpec& tensor : model.blob(use.blob).tensors) {
+      const std::optional<int64_t> a = FindTensorOffset(model, layer.id, tensor.role, LoraPart::kA);
+      const std::optional<int64_t> b = FindTensorOffset(model, layer.id, tensor.role, LoraPart::kB);
+      if (tensor.lora != LoraPart::kNone || !a.has_value()) continue;
+      const ProductShape shape = ProductShapeOf(model.config.family, tensor.shape);
+      const int64_t rank = model.config.lora.rank;
+      float* weight = weights + use.offset_elems + tensor.offset_elems;
+      for (int64_t o = 0; o < shape.out; ++o) {
+        for (int64_t i = 0; i < shape.in; ++i) {
+          double sum = 0;
+          for (int64_t r = 0; r < rank; ++r) sum += double{weights[*b + o * rank + r]} * weights[*a + r * shape.in + i];
+          weight[shape.is_out_in ? o * shape.in + i : i * shape.out + o] +=
+              static_cast<float>(model.config.lora.scale() * sum);
+        }
+      }
+    }
+  }
+}
+
+double Distance(const float* a, const float* b, int64_t n) {
+  double square = 0, size = 0;
+  for (int64_t i = 0; i < n; ++i) square += std::pow(a[i] - b[i], 2), size += std::pow(b[i], 2);
+  return std::sqrt(square / size);
+}
+
+TEST(LayersTest, ABlockWithAdaptersIsTheOneOfTheMergedWeights) {
+  for (const Case& c : CasesWithAdapters()) {
+    ModelConfig plain = c.config;
+    plain.lora = {};
+    const ModelSpec model = BuildModel(c.config).value(), merged = BuildModel(plain).value();
+    const LayerShape shape = MakeLayerShape(c.config, {.micro_batch = c.micro_batch}, c.wire, Dtype::kF32);
+    const int64_t boundary_elems = shape.M() * shape.C;
+    GuardedArena arena;
+    float* x = arena.TakeFloats(boundary_elems);
+    FillSmall(x, boundary_elems);
+    // What forward and backward give, by weights that are `with`'s own or those into which its adapters are merged.
+    const auto run = [&](const ModelSpec& with, float* weights) {
+      const LayerSpec& layer = with.layers[1];
+      const LayerShape own_shape = MakeLayerShape(with.config, {.micro_batch = c.micro_batch}, c.wire, Dtype::kF32);
+      const LayerSizes sizes = SizesOf(with, layer, own_shape, CpuKernelSizes());
+      const BlockOffsets offsets = BlockOffsetsOf(with, layer.id);
+      float* gradient = arena.TakeFloats(layer.num_elems);
+      std::fill(gradient, gradient + layer.num_elems, 0.0f);
+      const BlockArgs args{.shape = own_shape,
+                           .key = {.layer = layer.id, .micro_batch = 1},
+                           .offsets = &offsets,
+                           .is_first = true,
+                           .weights = weights,
+                           .trainable_elems = layer.trainable_elems,
+                           .rotary_table = own_shape.is_rotary ? arena.TakeRotaryTable(with.config) : nullptr,
+                           .inner = arena.Take(sizes.inner_bytes),
+                           .scratch = arena.Take(std::max(sizes.forward_scratch_bytes, sizes.backward_scratch_bytes))};
+      float* y = arena.TakeFloats(boundary_elems);
+      BlockForward(arena.device().kernels(), args, x, y);
+      EXPECT_OK(arena.device().stream(StreamId::kCompute).Synchronize());
+      std::vector<float> both(y, y + boundary_elems);
+      FillSmall(y, boundary_elems);
+      BlockBackward(arena.device().kernels(), args, x, y, gradient);
+      arena.ExpectGuardsIntact();
+      both.insert(both.end(), y, y + boundary_elems);
+      return both;
+    };
+    const LayerSpec& layer = model.layers[1];
+    std::vector<float> weights(static_cast<size_t>(layer.num_elems));
+    FillSmall(weights.data(), layer.num_elems);
+    const auto put = [&](const std::vector<float>& values) {
+      float* slot = arena.TakeFloats(static_cast<int64_t>(values.size()));
+      std::copy(values.begin(), values.end(), slot);
+      return slot;
+    };
+    const std::vector<float> adapted = run(model, put(weights)),
+                             without = run(model, put([&] {
+                                             std::vector<float> values = weights;
+                                             std::fill(values.begin(), values.begin() + layer.trainable_elems, 0.0f);
+                                             return values;
+                                           }()));
+    Merge(model, layer, weights.data());
+    // The same tensors where the plain model has them.
+    std::vector<float> own(static_cast<size_t>(merged.layers[1].num_elems));
+    for (const BlobUse& use : merged.layers[1].blobs) {
+      for (const TensorSpec& tensor : merged.blob(use.blob).tensors) {
+        const int64_t from = TensorOffset(model, layer.id, tensor.role);
+        std::copy_n(weights.begin() + from, tensor.num_elems(), own.begin() + use.offset_elems + tensor.offset_elems);
+      }
+    }
+    const std::vector<float> wanted = run(merged, put(own));
+    const auto n = static_cast<int64_t>(wanted.size());
+    EXPECT_LT(Distance(adapted.data(), wanted.data(), n), 1e-5);
+    EXPECT_GT(Distance(without.data(), wanted.data(), n), 1e-3);  // the adapters do something
   }
 }
 
@@ -216,7 +342,7 @@ void ExpectTheSameGradientStartedOrAddedToZeros(const std::function<void(float*,
 }
 
 TEST(LayersTest, ABlocksFirstMicroBatchWritesWhatNeedNotBeZero) {
-  for (const Case& c : Cases()) {
+  for (const Case& c : AllCases()) {
     const std::map<ModelFamily, std::vector<std::string>> patterns = {
         {ModelFamily::kGpt2, {"", "*.0.*bias", "*.0.*attn*.weight"}},
         {ModelFamily::kLlama, {"", "*.0.*norm.weight", "*.0.*attn.q_proj*"}},

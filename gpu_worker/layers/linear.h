@@ -23,9 +23,8 @@ struct Linear {
 // What an adapter (LoraConfig) adds to a product beside it: t B^T, of its columns of t = scale x A^T.
 struct Adapter {
   Linear b;              // its first_column is the product's
-  int64_t t_column = 0;  // where its columns of t begin
+  int64_t t_column = 0;  // where its columns of t begin, a multiple of kLoraColumnAlign
 };
-inline constexpr int64_t kLoraColumnAlign = 8;  // elements of t: 16 bytes in 16-bit types
 
 // Products of one input whose outputs lie beside each other: queries, keys and values; gate and up.
 struct Linears {

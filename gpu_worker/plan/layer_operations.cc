@@ -5,6 +5,20 @@
 namespace eps::worker {
 namespace {
 
+// Of adapters beside every product.
+struct LoraOperations {
+  explicit LoraOperations(const LayerShape& s) {
+    const double per_column = 2 * static_cast<double>(s.M()) * static_cast<double>(s.lora_rank);
+    const auto per_columns = [&](int64_t columns) { return per_column * static_cast<double>(columns); };
+    as = per_columns(s.loras_per_input * s.C + s.q_width() + (s.is_gated ? 2 : 1) * s.C + s.F);
+    down = per_columns(s.F + s.C);
+    products = as + per_columns(s.qkv_width() + s.C + s.up_width() + s.C);
+  }
+  double as = 0;        // x A^T alone
+  double down = 0;      // of the product behind the activation
+  double products = 0;  // all of them
+};
+
 LayerOperations BlockOperations(const LayerShape& s) {
   const auto rows = static_cast<double>(s.M());
   const auto product = [&](int64_t in, int64_t out) {
@@ -15,11 +29,14 @@ LayerOperations BlockOperations(const LayerShape& s) {
   // Queries with keys, and weights with values; half of it where a token sees none behind it.
   const double pairs = rows * static_cast<double>(s.T) * (s.is_causal ? 0.5 : 1);
   const double attention = 2 * 2 * pairs * static_cast<double>(s.q_width());
+  const double products = qkv + attention_out + up + down;
+  const LoraOperations lora(s);
   LayerOperations operations;
-  operations.forward = qkv + attention_out + up + down + attention;
-  operations.recompute = operations.forward - down;
-  // Each product twice, with the gradient; attention's backward makes its weights again: five products for two.
-  operations.backward = 2 * (qkv + attention_out + up + down) + 2.5 * attention;
+  operations.forward = products + lora.products + attention;
+  operations.recompute = operations.forward - down - lora.down;
+  // Each product twice, with the gradient, but once where it is frozen beside an adapter, which makes x A^T again;
+  // attention's backward makes its weights again: five products for two.
+  operations.backward = (s.lora_rank > 0 ? products + 2 * lora.products + lora.as : 2 * products) + 2.5 * attention;
   operations.bytes =
       static_cast<double>(s.act_bytes()) * rows * static_cast<double>(8 * s.C + 2 * s.qkv_width() + 3 * s.up_width());
   return operations;

@@ -232,6 +232,15 @@ TEST_F(StepCostsTest, RowsThatNoTokenReadsAreUpdatedEarly) {
   EXPECT_EQ(early_share(many), 0);
 }
 
+TEST_F(StepCostsTest, AdaptersCostALittleAndSpareTheGradientsOfWhatTheyAreBeside) {
+  run_.model.lora = {.rank = 4, .alpha = 4};
+  EXPECT_FALSE(IsExact());
+  EXPECT_GT(Seconds(Kind::kForward), 0.25);
+  EXPECT_LT(Seconds(Kind::kForward), 1.25 * 0.25);
+  EXPECT_LT(Seconds(Kind::kBackward), 0.9 * 0.5);
+  EXPECT_GT(Seconds(Kind::kBackward), 0.5 * 0.5);
+}
+
 TEST_F(StepCostsTest, ABlockThatIsFrozenNeedsNoBackward) {
   profile_.layers[1].backward_seconds = 0;
   profile_.layers[0].backward_seconds = 0;

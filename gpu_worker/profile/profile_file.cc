@@ -59,6 +59,8 @@ constexpr std::array<std::pair<const char*, int64_t LayerShape::*>, 2> kOptional
     {"classes", &LayerShape::num_classes},
     {"window", &LayerShape::window},
 }};
+// The same, and profiles of before there were any do not say it.
+constexpr char kLoraRank[] = "lora_rank";
 constexpr std::array<std::pair<const char*, bool LayerShape::*>, 6> kTraits = {{
     {"causal", &LayerShape::is_causal},
     {"gated", &LayerShape::is_gated},
@@ -85,6 +87,7 @@ Json LayerToJson(const LayerTimes& times) {
   Json shape;
   for (const auto& [name, field] : kSizes) shape[name] = times.shape.*field;
   for (const auto& [name, field] : kOptionalSizes) shape[name] = times.shape.*field;
+  shape[kLoraRank] = times.shape.lora_rank;
   for (const auto& [name, field] : kTraits) shape[name] = times.shape.*field;
   for (const auto& [name, field] : kRates) shape[name] = times.shape.*field;
   shape["wire"] = NameOf(times.shape.wire);
@@ -166,6 +169,9 @@ absl::StatusOr<LayerTimes> LayerFromJson(const Json& json, size_t index) {
   Reader of(absl::StrCat("layers[", index, "].shape."));
   for (const auto& [name, field] : kSizes) times.shape.*field = of.Integer(*shape, name, 1, kWidest);
   for (const auto& [name, field] : kOptionalSizes) times.shape.*field = of.Integer(*shape, name, 0, kWidest);
+  if (shape->is_object() && shape->contains(kLoraRank)) {
+    times.shape.lora_rank = of.Integer(*shape, kLoraRank, 0, kWidest);
+  }
   for (const auto& [name, field] : kTraits) times.shape.*field = of.Bool(*shape, name);
   for (const auto& [name, field] : kRates) times.shape.*field = of.Number(*shape, name, 0, 1);
   times.shape.wire = of.ReadDtype(*shape, "wire");

@@ -15,12 +15,21 @@ TEST(ProfileFileTest, WhatIsWrittenIsRead) {
     Profile profile = NominalProfile(device);
     profile.layers[1].shape.attention_dropout = 0.1;
     profile.layers[1].shape.is_gated = true;
+    profile.layers[1].shape.lora_rank = 16;
     profile.layers[1].expand_seconds = 0.25;
     ASSERT_OK_AND_ASSIGN(const Profile read, ProfileFromJson(ProfileToJson(profile)));
     EXPECT_EQ(ProfileToJson(read), ProfileToJson(profile));
     EXPECT_EQ(read.sharing, profile.sharing);
     EXPECT_EQ(read.layers.size(), 3u);
   }
+}
+
+TEST(ProfileFileTest, AProfileOfBeforeThereWereAdaptersIsOfLayersWithoutAny) {
+  const std::string now = ProfileToJson(NominalProfile("cpu"));
+  const std::string before = absl::StrReplaceAll(now, {{"        \"lora_rank\": 0,\n", ""}});
+  ASSERT_NE(before, now);
+  ASSERT_OK_AND_ASSIGN(const Profile read, ProfileFromJson(before));
+  EXPECT_EQ(ProfileToJson(read), now);
 }
 
 TEST(ProfileFileTest, WhatIsWrongIsNamed) {
@@ -39,6 +48,7 @@ TEST(ProfileFileTest, WhatIsWrongIsNamed) {
       {"\"T\": 256", "\"T\": 1e300", "layers[0].shape.T: 1e+300, must be a number from 1 to"},
       {"\"C\": 768", "\"C\": 0", "layers[0].shape.C: 0, must be a number from 1 to"},
       {"\"window\": 0", "\"window\": -1", "layers[0].shape.window: -1, must be a number from 0 to"},
+      {"\"lora_rank\": 0", "\"lora_rank\": -1", "layers[0].shape.lora_rank: -1, must be a number from 0 to"},
       {"\"shape\"", "\"form\"", "layers[0].shape: nothing, must be there"},
       {"\"in\": {", "\"inward\": {", "sharing.in: nothing, must be there"},
       {"\"handover_seconds\": 1e-05", "\"handover_seconds\": 1e308",
