@@ -45,6 +45,7 @@ struct RotaryConfig {
 struct LoraConfig {
   int64_t rank = 0;  // 0: there are none
   double alpha = 0;
+  double dropout = 0;            // [0, 1), of what enters A; products of one input share it
   bool rank_stabilized = false;  // Kalajdzievski, arXiv:2312.03732, theorem 3.2
   // Which products, by what their modules' names end with, as PEFT's target_modules: "q_proj", "attn.c_proj". Empty: all.
   std::vector<std::string> targets;

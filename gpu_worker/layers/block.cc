@@ -16,6 +16,7 @@ constexpr int kAttentionDropoutUse = 0;
 constexpr int kAttentionProjectionDropoutUse = 1;
 constexpr int kMlpProjectionDropoutUse = 2;
 constexpr int kInputDropoutUse = 3;
+constexpr int kQkvLoraDropoutUse = 4, kAttentionOutLoraDropoutUse = 5, kUpLoraDropoutUse = 6, kDownLoraDropoutUse = 7;
 
 // Scratch of the forward pass. Kernels' own scratch is last, so that addresses do not depend on it.
 struct ForwardScratch {
@@ -24,11 +25,13 @@ struct ForwardScratch {
     normed = layout.Take(s.boundary_bytes());
     hidden = layout.Take(s.rows_bytes(s.F));
     lora = layout.Take(s.rows_bytes(s.lora_width()));
+    lora_input = layout.Take(s.lora_dropout > 0 ? s.rows_bytes(s.widest_input()) : 0);
     kernel = layout.total_bytes();
   }
-  int64_t normed;  // act (M, C): norm1's output, then norm2's
-  int64_t hidden;  // act (M, F): of GELU or SwiGLU
-  int64_t lora;    // act (M, lora_width)
+  int64_t normed;      // act (M, C): norm1's output, then norm2's
+  int64_t hidden;      // act (M, F): of GELU or SwiGLU
+  int64_t lora;        // act (M, lora_width)
+  int64_t lora_input;  // act (M, widest_input): what dropout leaves of it; empty without
   int64_t kernel;
 };
 
@@ -55,6 +58,7 @@ struct BackwardScratch {
     dropped = layout.Take(s.residual_dropout > 0 ? bytes : 0);
     lora = layout.Take(s.rows_bytes(s.lora_width()));
     d_lora = layout.Take(s.rows_bytes(s.lora_width()));
+    lora_input = layout.Take(s.lora_dropout > 0 ? s.rows_bytes(s.widest_input()) : 0);
     kernel = layout.total_bytes();
   }
   // First area: d_up, and when it is dead the gradients of the attention part.
@@ -68,6 +72,7 @@ struct BackwardScratch {
   int64_t d_qkv;               // act (M, qkv_width)
   int64_t dropped;             // act (M, C): a dropout's backward; empty without dropout
   int64_t lora, d_lora;        // act (M, lora_width) each
+  int64_t lora_input;          // act (M, widest_input): as in ForwardScratch
   int64_t kernel;              // kernels' own; last, so that no address depends on its size
 };
 
@@ -80,8 +85,8 @@ struct BlockWork {
   LinearContext linear;
   NormContext norm;
 
-  // lora, d_lora: in scratch, of LinearContext
-  BlockWork(Kernels& kernels, const BlockArgs& args, int64_t lora, int64_t d_lora)
+  // lora, d_lora, lora_input: in scratch, of LinearContext
+  BlockWork(Kernels& kernels, const BlockArgs& args, int64_t lora, int64_t d_lora, int64_t lora_input)
       : k(kernels),
         a(args),
         s(args.shape),
@@ -96,8 +101,11 @@ struct BlockWork {
                .starts_gradient = args.starts_gradient,
                .lora_width = args.shape.lora_width(),
                .lora_scale = args.shape.lora_scale,
+               .lora_dropout = args.shape.lora_dropout,
+               .key = args.key,
                .lora = At(args.scratch, lora),
-               .d_lora = At(args.scratch, d_lora)},
+               .d_lora = At(args.scratch, d_lora),
+               .dropped = At(args.scratch, lora_input)},
         norm{kernels, M, C, args.shape.layer_norm_eps} {}
 
   const BlockOffsets& w() const { return *a.offsets; }
@@ -304,10 +312,10 @@ class Places {
     Role weight, bias;
     bool is_apart = false;  // its output lies elsewhere than those before it
   };
-  Linears Products(int64_t in, const std::vector<Part>& parts) const {
+  Linears Products(int64_t in, int lora_dropout_use, const std::vector<Part>& parts) const {
     const int64_t trainable = model_.layer(layer_).trainable_elems, rank = model_.config.lora.rank;
     std::vector<Linear> side, as;
-    Linears linears;
+    Linears linears{.dropout_use = lora_dropout_use};
     int64_t column = 0;
     const auto end_side = [&] {
       for (const Linear& l : Joined(side, trainable)) linears.own.push_back(l);
@@ -364,23 +372,26 @@ BlockOffsets BlockOffsetsOf(const ModelSpec& model, LayerId layer) {
   BlockOffsets offsets;
   offsets.attention_norm = at.Norm(Role::kAttentionNormScale, Role::kAttentionNormShift);
   offsets.mlp_norm = at.Norm(Role::kMlpNormScale, Role::kMlpNormShift);
-  offsets.attention_out = at.Products(q, {{d, Role::kAttentionOutWeight, Role::kAttentionOutBias}});
-  offsets.down = at.Products(ff, {{d, Role::kDownWeight, Role::kDownBias}});
+  offsets.attention_out =
+      at.Products(q, kAttentionOutLoraDropoutUse, {{d, Role::kAttentionOutWeight, Role::kAttentionOutBias}});
+  offsets.down = at.Products(ff, kDownLoraDropoutUse, {{d, Role::kDownWeight, Role::kDownBias}});
   if (c.family == ModelFamily::kGpt2) {
-    offsets.qkv = at.Products(d, {{3 * d, Role::kQkvWeight, Role::kQkvBias}});
-    offsets.up = at.Products(d, {{ff, Role::kUpWeight, Role::kUpBias}});
+    offsets.qkv = at.Products(d, kQkvLoraDropoutUse, {{3 * d, Role::kQkvWeight, Role::kQkvBias}});
+    offsets.up = at.Products(d, kUpLoraDropoutUse, {{ff, Role::kUpWeight, Role::kUpBias}});
     return offsets;
   }
-  offsets.qkv = at.Products(d, {{q, Role::kQueryWeight, Role::kQueryBias},
-                                {kv, Role::kKeyWeight, Role::kKeyBias},
-                                {kv, Role::kValueWeight, Role::kValueBias, /*is_apart=*/c.qk_norm}});
+  offsets.qkv = at.Products(d, kQkvLoraDropoutUse,
+                            {{q, Role::kQueryWeight, Role::kQueryBias},
+                             {kv, Role::kKeyWeight, Role::kKeyBias},
+                             {kv, Role::kValueWeight, Role::kValueBias, /*is_apart=*/c.qk_norm}});
   if (c.family == ModelFamily::kBert) {
-    offsets.up = at.Products(d, {{ff, Role::kUpWeight, Role::kUpBias}});
+    offsets.up = at.Products(d, kUpLoraDropoutUse, {{ff, Role::kUpWeight, Role::kUpBias}});
     return offsets;
   }
   offsets.query_norm = at.OrNone(Role::kQueryNormScale);
   offsets.key_norm = at.OrNone(Role::kKeyNormScale);
-  offsets.up = at.Products(d, {{ff, Role::kGateWeight, Role::kUpBias}, {ff, Role::kUpWeight, Role::kUpBias}});
+  offsets.up =
+      at.Products(d, kUpLoraDropoutUse, {{ff, Role::kGateWeight, Role::kUpBias}, {ff, Role::kUpWeight, Role::kUpBias}});
   return offsets;
 }
 
@@ -422,7 +433,7 @@ int64_t BlockBackwardScratchBytes(const LayerShape& shape, const KernelSizes& ke
 void BlockForward(Kernels& kernels, const BlockArgs& args, const void* x, void* y) {
   const LayerShape& s = args.shape;
   const ForwardScratch at(s);
-  const BlockWork b(kernels, args, at.lora, /*d_lora=*/at.lora);
+  const BlockWork b(kernels, args, at.lora, /*d_lora=*/at.lora, at.lora_input);
   const BlockInner& in = b.in;
   const BlockOffsets& w = b.w();
   void* normed = b.Scratch(at.normed);
@@ -477,7 +488,7 @@ void BlockForward(Kernels& kernels, const BlockArgs& args, const void* x, void* 
 
 void BlockBackward(Kernels& kernels, const BlockArgs& args, const void* x, void* dy, float* gradient) {
   const BackwardScratch at(args.shape);
-  const BlockWork b(kernels, args, at.lora, at.d_lora);
+  const BlockWork b(kernels, args, at.lora, at.d_lora, at.lora_input);
   MlpBackward(b, at, dy, gradient);               // dy is now the gradient of x_mid
   AttentionPartBackward(b, at, x, dy, gradient);  // and now that of x
 }

@@ -31,6 +31,7 @@ LayerShape MakeLayerShape(const ModelConfig& model, const BatchShape& batch, Dty
     shape.lora_rank = model.lora.rank;
     shape.loras_per_input = model.family == ModelFamily::kGpt2 ? 1 : 3;  // queries, keys and values
     shape.lora_scale = model.lora.scale();
+    shape.lora_dropout = model.lora.dropout;
   }
   shape.layer_norm_eps = model.layer_norm_eps;
   (is_bert ? shape.input_dropout : shape.embedding_dropout) = model.embedding_dropout;

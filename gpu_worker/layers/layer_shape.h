@@ -1,6 +1,7 @@
 #ifndef EPS_GPU_WORKER_LAYERS_LAYER_SHAPE_H_
 #define EPS_GPU_WORKER_LAYERS_LAYER_SHAPE_H_
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 
@@ -39,6 +40,7 @@ struct LayerShape {
   int64_t lora_rank = 0;        // of adapters (LoraConfig); 0: there are none
   int64_t loras_per_input = 0;  // at most, of products of one input
   double lora_scale = 1;
+  double lora_dropout = 0;
   double layer_norm_eps = 1e-5;
   // input_dropout: of what the first block reads, behind its norm.
   double embedding_dropout = 0, input_dropout = 0, attention_dropout = 0, residual_dropout = 0, classifier_dropout = 0;
@@ -51,7 +53,8 @@ struct LayerShape {
   int64_t num_labels() const { return is_classifier() ? B : M(); }
   int64_t q_width() const { return H * D; }
   int64_t qkv_width() const { return (H + 2 * kv_heads) * D; }
-  int64_t up_width() const { return is_gated ? 2 * F : F; }  // gate and up, or up alone
+  int64_t up_width() const { return is_gated ? 2 * F : F; }             // gate and up, or up alone
+  int64_t widest_input() const { return std::max({C, q_width(), F}); }  // of a block's products
   // Columns of x A^T of one input.
   int64_t lora_width() const { return loras_per_input * RoundUp(lora_rank, kLoraColumnAlign); }
   bool expands() const { return wire != compute; }

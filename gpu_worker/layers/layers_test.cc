@@ -122,6 +122,9 @@ std::vector<Case> CasesWithAdapters() {
   for (Case c : Cases()) {
     c.config.lora = {.rank = 3, .alpha = 6};
     cases.push_back(c);
+    c.config.lora.dropout = 0.3;
+    cases.push_back(c);
+    c.config.lora.dropout = 0;
     c.config.lora.rank = 8;
     switch (c.config.family) {
       case ModelFamily::kGpt2:
@@ -234,6 +237,7 @@ double Distance(const float* a, const float* b, int64_t n) {
 
 TEST(LayersTest, ABlockWithAdaptersIsTheOneOfTheMergedWeights) {
   for (const Case& c : CasesWithAdapters()) {
+    if (c.config.lora.dropout > 0) continue;
     ModelConfig plain = c.config;
     plain.lora = {};
     const ModelSpec model = BuildModel(c.config).value(), merged = BuildModel(plain).value();
@@ -296,6 +300,66 @@ TEST(LayersTest, ABlockWithAdaptersIsTheOneOfTheMergedWeights) {
     const auto n = static_cast<int64_t>(wanted.size());
     EXPECT_LT(Distance(adapted.data(), wanted.data(), n), 1e-5);
     EXPECT_GT(Distance(without.data(), wanted.data(), n), 1e-3);  // the adapters do something
+  }
+}
+
+// Of sum(y * dy), by what is trained and by x; all random numbers are those of the micro-batch, so that it is a function.
+TEST(LayersTest, GradientsWithAdaptersAreSlopes) {
+  for (const Case& c : CasesWithAdapters()) {
+    if (c.wire != Dtype::kF32) continue;
+    const ModelSpec model = BuildModel(c.config).value();
+    const LayerSpec& layer = model.layers[1];
+    const LayerShape shape = MakeLayerShape(c.config, {.micro_batch = c.micro_batch}, c.wire, Dtype::kF32);
+    const LayerSizes sizes = SizesOf(model, layer, shape, CpuKernelSizes());
+    const int64_t boundary_elems = shape.M() * shape.C;
+    const BlockOffsets offsets = BlockOffsetsOf(model, layer.id);
+    GuardedArena arena;
+    float* weights = arena.TakeFloats(layer.num_elems);
+    float* gradient = arena.TakeFloats(layer.num_elems);
+    float *x = arena.TakeFloats(boundary_elems), *y = arena.TakeFloats(boundary_elems);
+    const BlockArgs args{.shape = shape,
+                         .key = {.layer = layer.id, .micro_batch = 1},
+                         .offsets = &offsets,
+                         .is_first = true,
+                         .weights = weights,
+                         .trainable_elems = layer.trainable_elems,
+                         .rotary_table = shape.is_rotary ? arena.TakeRotaryTable(c.config) : nullptr,
+                         .inner = arena.Take(sizes.inner_bytes),
+                         .scratch = arena.Take(std::max(sizes.forward_scratch_bytes, sizes.backward_scratch_bytes))};
+    // At the point, moved by so much along a direction.
+    std::vector<float> of_weights(static_cast<size_t>(layer.trainable_elems), 0.0f);
+    std::vector<float> of_x(static_cast<size_t>(boundary_elems), 0.0f);
+    const auto value = [&](float moved) {
+      FillSmall(weights, layer.num_elems);
+      FillSmall(x, boundary_elems);
+      for (size_t i = 0; i < of_weights.size(); ++i) weights[i] += moved * of_weights[i];
+      for (size_t i = 0; i < of_x.size(); ++i) x[i] += moved * of_x[i];
+      BlockForward(arena.device().kernels(), args, x, y);
+      EXPECT_OK(arena.device().stream(StreamId::kCompute).Synchronize());
+      double sum = 0;
+      for (int64_t i = 0; i < boundary_elems; ++i) sum += y[i] * std::sin(static_cast<double>(i) * 0.7) * 0.3;
+      return sum;
+    };
+    value(0);
+    std::fill(gradient, gradient + layer.num_elems, 0.0f);
+    FillSmall(y, boundary_elems);
+    BlockBackward(arena.device().kernels(), args, x, y, gradient);
+    arena.ExpectGuardsIntact();
+    const std::vector<float> dx(y, y + boundary_elems);
+    // Each by itself along its gradient, where the slope is the gradient's length.
+    for (const bool by_weights : {true, false}) {
+      std::fill(of_weights.begin(), of_weights.end(), 0.0f);
+      std::fill(of_x.begin(), of_x.end(), 0.0f);
+      std::vector<float>& direction = by_weights ? of_weights : of_x;
+      std::copy_n(by_weights ? gradient : dx.data(), direction.size(), direction.begin());
+      double length = 0;
+      for (const float v : direction) length += double{v} * v;
+      length = std::sqrt(length);
+      for (float& v : direction) v = static_cast<float>(v / length);
+      constexpr float kMove = 2e-2f;
+      EXPECT_NEAR((value(kMove) - value(-kMove)) / (2 * kMove), length, 5e-3 * length)
+          << (by_weights ? "weights" : "x") << ", rank " << c.config.lora.rank << ", dropout " << c.config.lora.dropout;
+    }
   }
 }
 

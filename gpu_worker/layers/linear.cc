@@ -28,9 +28,24 @@ std::vector<Linear> Joined(absl::Span<const Linear> parts, int64_t trainable_ele
   return joined;
 }
 
+Dropout LinearContext::LoraDropout(const Linears& linears) const {
+  return key.MakeDropout(lora_dropout, linears.dropout_use, M * linears.own.front().in);
+}
+
+const void* LinearContext::AdaptersInput(const Linears& linears, const void* x) const {
+  const Dropout dropout = LoraDropout(linears);
+  if (linears.a.empty() || dropout.rate == 0) return x;
+  kernels.ApplyDropout({.n = M * linears.own.front().in, .x = x, .y = dropped, .dropout = dropout});
+  return dropped;
+}
+
 void LinearContext::MakeLora(const Linears& linears, const void* x) const {
+  MakeLoraOf(linears, AdaptersInput(linears, x));
+}
+
+void LinearContext::MakeLoraOf(const Linears& linears, const void* adapters_input) const {
   for (const Linear& a : linears.a) {
-    MatMulArgs product = Forward(a, x, lora, lora_width);
+    MatMulArgs product = Forward(a, adapters_input, lora, lora_width);
     product.scale = lora_scale;
     kernels.MatMul(product);
   }
@@ -80,7 +95,7 @@ void LinearContext::BackwardAdapters(const Linears& linears, const void* dy, int
 void LinearContext::BackwardInput(const Linears& linears, const void* dy, int64_t ld, void* dx,
                                   const void* residual) const {
   bool is_first = true;
-  const auto add = [&](const Linear& l, const void* d_out, int64_t d_out_ld) {
+  const auto add = [&](const Linear& l, const void* d_out, int64_t d_out_ld, const void* onto = nullptr) {
     MatMulArgs product = {.M = M,
                           .N = l.in,
                           .K = l.out,
@@ -92,27 +107,36 @@ void LinearContext::BackwardInput(const Linears& linears, const void* dy, int64_
                           .c = dx,
                           .ldc = l.in,
                           .accumulate = !is_first};
-    if (residual != nullptr && is_first) {
+    if (onto != nullptr) {
       product.epilogue = MatMulArgs::Epilogue::kResidual;
-      product.residual = residual;
+      product.residual = onto;
     }
     is_first = false;
     kernels.MatMul(product);
   };
-  for (const Linear& l : linears.own) add(l, dy, ld);
+  // The adapters' part first: it alone goes back through their dropout.
   for (const Linear& a : linears.a) add(a, d_lora, lora_width);
+  if (const Dropout dropout = LoraDropout(linears); !linears.a.empty() && dropout.rate > 0) {
+    kernels.ApplyDropout({.n = M * linears.own.front().in, .x = dx, .y = dx, .dropout = dropout});
+  }
+  for (const Linear& l : linears.own) {
+    add(l, dy, ld, &l == &linears.own.front() ? residual : nullptr);
+  }
 }
 
 void LinearContext::BackwardWeights(const Linears& linears, const void* x, const void* dy, int64_t ld,
                                     float* gradient) const {
   for (const Linear& l : linears.own) BackwardWeight(l, x, l.in, dy, ld, gradient);
+  if (linears.a.empty()) return;
+  const void* adapters_input = AdaptersInput(linears, x);
   const bool any_b_trains = std::any_of(linears.adapters.begin(), linears.adapters.end(),
                                         [&](const Adapter& adapter) { return trains(adapter.b); });
-  if (any_b_trains) MakeLora(linears, x);  // again: a thin product, where keeping t would take memory for all layers
+  // t again: a thin product, where keeping it would take memory for all layers.
+  if (any_b_trains) MakeLoraOf(linears, adapters_input);
   for (const Adapter& adapter : linears.adapters) {
     BackwardWeight(adapter.b, At(lora, adapter.t_column * act_bytes), lora_width, dy, ld, gradient);
   }
-  for (const Linear& a : linears.a) BackwardWeight(a, x, a.in, d_lora, lora_width, gradient);
+  for (const Linear& a : linears.a) BackwardWeight(a, adapters_input, a.in, d_lora, lora_width, gradient);
 }
 
 void LinearContext::BackwardWeight(const Linear& l, const void* x, int64_t ldx, const void* dy, int64_t ld,

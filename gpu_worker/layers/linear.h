@@ -7,6 +7,7 @@
 #include "absl/types/span.h"
 #include "common/model/model_spec.h"
 #include "gpu_worker/device/kernels.h"
+#include "gpu_worker/layers/layer_shape.h"
 
 namespace eps::worker {
 
@@ -31,6 +32,7 @@ struct Linears {
   std::vector<Linear> own;
   std::vector<Linear> a;  // of the adapters; the output is t
   std::vector<Adapter> adapters;
+  int dropout_use = 0;  // of what enters the adapters (MicroBatchKey)
 };
 
 // `parts` by rising column; those whose parameters follow each other without a gap become one, except across
@@ -46,13 +48,17 @@ struct LinearContext {
   const void* weights = nullptr;  // of the layer
   int64_t trainable_elems = 0;    // what lies from there on is frozen
   bool starts_gradient = false;   // BlockArgs
-  // Of adapters: scratch for t and for the gradient of x A^T, act (M, lora_width) each, the latter of backward alone.
+  // Of adapters. Scratch: t and the gradient of x A^T, act (M, lora_width) each, the latter of backward alone; and, with
+  // dropout, what is left of x, act (M, in).
   int64_t lora_width = 0;
   double lora_scale = 1;
+  double lora_dropout = 0;
+  MicroBatchKey key;
   void* lora = nullptr;
   void* d_lora = nullptr;
+  void* dropped = nullptr;
 
-  // t, in `lora`. The adapters' products that follow read it.
+  // t, in `lora`, of what dropout leaves of x. The adapters' products that follow read it.
   void MakeLora(const Linears& linears, const void* x) const;
   // y = t B^T
   MatMulArgs ForwardAdapter(const Adapter& adapter, void* y, int64_t ld) const;
@@ -74,6 +80,10 @@ struct LinearContext {
   float* BiasGradient(const Linear& linear, float* gradient) const;
 
  private:
+  Dropout LoraDropout(const Linears& linears) const;
+  // What enters the adapters: x, or, with dropout, what is left of it.
+  const void* AdaptersInput(const Linears& linears, const void* x) const;
+  void MakeLoraOf(const Linears& linears, const void* adapters_input) const;
   bool trains(const Linear& linear) const { return linear.weight < trainable_elems; }
   void BackwardWeight(const Linear& linear, const void* x, int64_t ldx, const void* dy, int64_t ld,
                       float* gradient) const;

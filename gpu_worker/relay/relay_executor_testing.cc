@@ -89,7 +89,7 @@ std::vector<RunConfig> FrozenRuns(Dtype dtype) {
   add(SmallLlama(dtype), {"model.embed_tokens.weight", "lm_head.weight", "*.mlp.*"});
   add(SmallLlama(dtype), {"*_proj.weight", "!model.layers.2.*"});
   RunConfig adapted = SmallRun(dtype), llama = SmallLlama(dtype);
-  adapted.model.lora = {.rank = 3, .alpha = 6};
+  adapted.model.lora = {.rank = 3, .alpha = 6, .dropout = 0.2};
   add(adapted, {"transformer.h.1.*"});
   llama.model.lora = {.rank = 8, .alpha = 2, .targets = {"q_proj", "v_proj", "down_proj"}};
   add(llama, {"*.q_proj.lora_B.weight"});
