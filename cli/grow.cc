@@ -76,9 +76,8 @@ void AddGrow(CLI::App& app, int* exit_code) {
           "--insert", flags->insert,
           "A block more behind block AFTER (from 0, as in the tensors' names), made of it. COPY: its weights, "
           "moments and count of updates. ZERO_GATED: the same, but its products into the residual stream, and its "
-          "moments, are zero: it gives what it is given, and the model's loss stays what it is (those that "
-          "model.freeze "
-          "names stay zero for good). May be repeated")
+          "moments, are zero: it gives what it is given, and the model's loss stays what it is (those that are frozen "
+          "stay zero for good; of adapters beside them B alone is zero, and learns). May be repeated")
       ->type_name("AFTER:COPY|ZERO_GATED")
       ->expected(1)
       ->take_all();

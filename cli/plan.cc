@@ -145,11 +145,17 @@ void PrintStep(const WholePlan& plan) {
   }
 }
 
+// "", where all of them train.
+std::string TrainableText(const ModelSpec& model) {
+  const int64_t trainable = model.num_trainable_parameters();
+  return trainable == model.num_parameters() ? "" : absl::StrCat(", of which ", trainable, " train,");
+}
+
 void PrintForPeople(const WholePlan& plan) {
   const ModelSpec& model = plan.model;
-  std::printf("model: %lld parameters in %zu layers, %zu blobs; %lld tokens a step\n",
-              static_cast<long long>(model.num_parameters()), model.layers.size(), model.blobs.size(),
-              static_cast<long long>(plan.run.tokens_per_step()));
+  std::printf("model: %lld parameters%s in %zu layers, %zu blobs; %lld tokens a step\n",
+              static_cast<long long>(model.num_parameters()), TrainableText(model).c_str(), model.layers.size(),
+              model.blobs.size(), static_cast<long long>(plan.run.tokens_per_step()));
   std::printf("\neach worker, device (%s) and host:\n", plan.device_name.c_str());
   for (const worker::PlanLine& line : worker::Describe(plan.device)) Row(line.what, line.num_bytes, line.why);
   Row("beside the cap", plan.outside_bytes,
@@ -196,6 +202,7 @@ void PrintJson(const WholePlan& plan, const std::optional<PlanExplanation>& expl
     buffers.push_back({{"what", line.what}, {"bytes", line.num_bytes}, {"why", line.why}});
   }
   nlohmann::ordered_json json = {{"parameters", plan.model.num_parameters()},
+                                 {"trainable_parameters", plan.model.num_trainable_parameters()},
                                  {"tokens_per_step", plan.run.tokens_per_step()},
                                  {"device",
                                   {{"cap_bytes", plan.device.cap_bytes},

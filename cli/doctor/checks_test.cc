@@ -336,7 +336,7 @@ TEST(DoctorTest, OfADaemonThatIsTooLargeAloneItIsToldWhatMakesThatSmaller) {
   const Finding finding =
       Only(CheckRun(machine, "runs", {.daemon_bytes = 49 * kGib, .worker_bytes = kGib}), "run: memory");
   ExpectFinding(finding, Verdict::kProblem, "needs 50.0 GiB (the daemon 49.0 GiB, 1 worker of 1.0 GiB), has 48.0 GiB",
-                "less for the daemon: model.freeze, precision.moments: BF16 or FP8, precision.wire_versions: 1");
+                "less for the daemon: model.lora, model.freeze, precision.moments: BF16 or FP8, precision.wire_");
   EXPECT_THAT(finding.mend, Not(HasSubstr("--workers")));
 }
 

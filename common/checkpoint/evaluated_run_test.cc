@@ -87,6 +87,19 @@ TEST_F(EvaluatedRunTest, ACheckpointsRunIsDueAtItsOwnStepAndAllButATensorIsFroze
   }
 }
 
+TEST_F(EvaluatedRunTest, AdaptersAreTheModelsAndFrozenAsAllElse) {
+  RunConfig run = OnHeldOut();
+  run.model.lora = {.rank = 2, .alpha = 4, .targets = {"c_attn"}};
+  run.model.freeze = {"!*.ln_1.*"};
+  Checkpoint(run);
+  ASSERT_OK_AND_ASSIGN(const EvaluatedRun found, FindEvaluatedRun(dir_.File("out"), {}));
+  EXPECT_EQ(found.config.model.lora, run.model.lora);
+  ASSERT_OK_AND_ASSIGN(const ModelSpec model, BuildModel(found.config.model));
+  EXPECT_EQ(model.num_parameters(), BuildModel(run.model)->num_parameters());
+  EXPECT_EQ(model.num_trainable_parameters(), run.model.d_model) << "a weight or a bias of the last norm";
+  ExpectRefused(dir_.File("out"), {{"model.lora.alpha", "1"}}, {"model.lora.alpha", "leave it out"});
+}
+
 TEST_F(EvaluatedRunTest, AFileTakesThePlaceOfWhatTheRunEvaluates) {
   Checkpoint(OnHeldOut());
   ASSERT_OK_AND_ASSIGN(const EvaluatedRun found, FindEvaluatedRun(dir_.File("out"), On("/data/other")));

@@ -66,10 +66,13 @@ std::optional<BlockName> ParseBlockName(const std::string& name) {
 
 // ---- what becomes of each tensor ---------------------------------------------------------------------------
 
-// Of an inserted block these two, with their biases, are all that adds to the residual stream.
-bool AddsToResidual(TensorRole role) {
-  return role == TensorRole::kAttentionOutWeight || role == TensorRole::kAttentionOutBias ||
-         role == TensorRole::kDownWeight || role == TensorRole::kDownBias;
+// Of an inserted block these two products, with their biases, are all that adds to the residual stream. Of an adapter beside
+// them B alone is zero, as of every new one: with A zero, too, neither would ever have a gradient.
+bool AddsToResidual(const TensorSpec& tensor) {
+  const TensorRole role = tensor.role;
+  const bool is_of_product = role == TensorRole::kAttentionOutWeight || role == TensorRole::kAttentionOutBias ||
+                             role == TensorRole::kDownWeight || role == TensorRole::kDownBias;
+  return is_of_product && tensor.lora != LoraPart::kA;
 }
 
 struct TensorSource {
@@ -82,8 +85,7 @@ TensorSource SourceOf(const TensorSpec& tensor, absl::Span<const GrownBlock> blo
   if (!name.has_value()) return {.name = tensor.name};
   const GrownBlock& block = blocks[static_cast<size_t>(name->block)];
   const bool is_gated = block.inserted && block.rule == GrowRule::kZeroGated;
-  return {
-      .name = name->Of(block.source), .zero_master = is_gated && AddsToResidual(tensor.role), .zero_moments = is_gated};
+  return {.name = name->Of(block.source), .zero_master = is_gated && AddsToResidual(tensor), .zero_moments = is_gated};
 }
 
 // By name of a tensor: the blob it lies in.
@@ -93,6 +95,34 @@ std::map<std::string, const BlobSpec*> BlobsByTensor(const ModelSpec& model) {
     for (const TensorSpec& tensor : blob.tensors) blobs[tensor.name] = &blob;
   }
   return blobs;
+}
+
+// model.lora.targets may have a block's number, and blocks are counted anew: each has the adapters of what it is made of.
+absl::Status CheckAdapters(const ModelSpec& was, const ModelSpec& grown, absl::Span<const GrownBlock> blocks) {
+  const std::map<std::string, const BlobSpec*> old_blobs = BlobsByTensor(was), new_blobs = BlobsByTensor(grown);
+  const auto check = [](const std::string& source, bool was_there, const std::string& name, bool is_there) {
+    if (was_there == is_there) return absl::OkStatus();
+    return absl::InvalidArgumentError(
+        absl::StrCat("model.lora.targets: there is ", was_there ? "a " : "no ", source, ", and there would be ",
+                     is_there ? "a " : "no ", name,
+                     " made of it in the grown model, whose blocks are counted anew; the run's targets, which stay, "
+                     "name blocks by their numbers"));
+  };
+  for (const BlobSpec& blob : grown.blobs) {
+    for (const TensorSpec& tensor : blob.tensors) {
+      const std::string source = SourceOf(tensor, blocks).name;
+      EPS_RETURN_IF_ERROR(check(source, old_blobs.contains(source), tensor.name, /*is_there=*/true));
+    }
+  }
+  for (const auto& [source, blob] : old_blobs) {
+    const std::optional<BlockName> parsed = ParseBlockName(source);
+    for (size_t b = 0; parsed.has_value() && b < blocks.size(); ++b) {
+      if (blocks[b].source != parsed->block) continue;
+      const std::string name = parsed->Of(static_cast<int64_t>(b));
+      EPS_RETURN_IF_ERROR(check(source, /*was_there=*/true, name, new_blobs.contains(name)));
+    }
+  }
+  return absl::OkStatus();
 }
 
 // The patterns of model.freeze are over names, and names are counted anew: with those that --set added, each tensor is what it
@@ -407,6 +437,7 @@ absl::StatusOr<Manifest> GrowCheckpoint(const std::string& folder, absl::Span<co
                                                    version.value(), ", as many as are done"));
   }
   EPS_ASSIGN_OR_RETURN(grown, BuildModel(manifest.run.model));  // with the patterns of --set
+  EPS_RETURN_IF_ERROR(CheckAdapters(was, grown, blocks));
   EPS_RETURN_IF_ERROR(CheckFreeze(was, grown, blocks));
   EPS_ASSIGN_OR_RETURN(manifest.state.updates, GrownUpdates(manifest.state, was, grown, blocks));
   EPS_RETURN_IF_ERROR(CheckParameterGroups(was, optimizer_was, grown, manifest.run.optimizer, blocks));

@@ -19,9 +19,9 @@ enum class GrowRule {
   // The block that it is made of, with its moments and its count of updates (progressive stacking: Gong et al., ICML 2019;
   // Du et al., arXiv:2405.15319).
   kCopy,
-  // The same, but for its two products into the residual stream, which are zero: what enters it leaves it, so that the
-  // model computes what it did (LLaMA Pro: Wu et al., arXiv:2401.02415, section 3.2). Its moments are zero, and it has had
-  // no update.
+  // The same, but for its two products into the residual stream, which are zero, of adapters beside them B alone: what
+  // enters it leaves it, so that the model computes what it did (LLaMA Pro: Wu et al., arXiv:2401.02415, section 3.2). Its
+  // moments are zero, and it has had no update.
   kZeroGated,
 };
 
@@ -63,11 +63,12 @@ absl::StatusOr<std::vector<GrownBlock>> StackBlocks(int64_t num_layers, int64_t 
 //
 // Memory: of the process, a piece of a file; the files' pages are the system's
 // Time:   three passes over the files: sums, copy, sums
-// Errors: FAILED_PRECONDITION `out` holds checkpoints, a run.textproto or a source, or is a running daemon's · INVALID_ARGUMENT what the
-//         model cannot take: kZeroGated in a BERT, more layers than there may be, a tensor that the grown run's model.freeze
-//         would freeze in one of the two models alone, or that would come into another one of optimizer.groups, which no
-//         override changes; --set and the field; nothing would change, blocks or fields · NOT_FOUND `folder` is no checkpoint
-//         of a run · DATA_LOSS naming file and field or tensor · the system's
+// Errors: FAILED_PRECONDITION `out` holds checkpoints, a run.textproto or a source, or is a running daemon's ·
+//         INVALID_ARGUMENT what the model cannot take: kZeroGated in a BERT, more layers than there may be, a tensor that the
+//         grown run's model.freeze would freeze in one of the two models alone, that model.lora.targets would have in one
+//         alone, or that would come into another one of optimizer.groups, which no override changes; --set and the field;
+//         nothing would change, blocks or fields · NOT_FOUND `folder` is no checkpoint of a run · DATA_LOSS naming file and
+//         field or tensor · the system's
 absl::StatusOr<Manifest> GrowCheckpoint(const std::string& folder, absl::Span<const GrownBlock> blocks,
                                         const std::vector<FieldOverride>& overrides, const std::string& out);
 inline constexpr char kGrownRunFile[] = "run.textproto";

@@ -284,6 +284,76 @@ TEST_F(GrowCheckpointTest, PatternsThatAreAddedMayFreezeTheSameTensorsByTheirNew
   EXPECT_FALSE(moments.contains("exp_avg.transformer.h.2.mlp.c_fc.weight"));
 }
 
+TEST_F(GrowCheckpointTest, AGatedBlocksAdaptersAddNothingAndCanLearn) {
+  RunConfig run = Run();
+  run.model.lora = {.rank = 4, .alpha = 8};
+  run.optimizer.groups = {{{"*.lora_B.weight"}, 16}};
+  const std::string folder = Write(run, StateAt(4));
+  ASSERT_OK_AND_ASSIGN(const Manifest grown, Grow(folder, InsertBlocks(3, {{{0, kCopy}, {2, kZeroGated}}}).value()));
+  EXPECT_OK(VerifyCheckpointFolder(grown_folder()));
+  const Values was = ReadAll(folder + "/" + kModelFile), now = ReadAll(grown_folder() + "/" + kModelFile);
+  EXPECT_EQ(now.size(), was.size() + 2 * (12 + 8));
+  int zeros = 0;
+  for (const auto& [name, values] : now) {
+    if (!absl::StartsWith(name, "transformer.h.4.")) continue;
+    const bool is_zero = absl::StrContains(name, ".c_proj.") && !absl::EndsWith(name, ".lora_A.weight");
+    zeros += is_zero ? 1 : 0;
+    std::string source = name;
+    source[14] = '2';
+    EXPECT_EQ(values, is_zero ? std::vector<float>(values.size()) : was.at(source)) << name;
+  }
+  EXPECT_EQ(zeros, 2 * 3);  // of each product its weight, bias and B
+  const std::string adapter = "mlp.c_proj.lora_A.weight";
+  EXPECT_EQ(now.at("transformer.h.1." + adapter), was.at("transformer.h.0." + adapter));
+  EXPECT_EQ(now.at("transformer.h.2." + adapter), was.at("transformer.h.1." + adapter));
+  const Values moments_was = ReadAll(folder + "/" + kOptimizerFile);
+  const Values moments = ReadAll(grown_folder() + "/" + kOptimizerFile);
+  EXPECT_EQ(moments.size(), 2u * 5 * 8);
+  EXPECT_TRUE(IsZero(moments.at("exp_avg.transformer.h.4." + adapter)));
+  EXPECT_EQ(moments.at("exp_avg.transformer.h.3." + adapter), moments_was.at("exp_avg.transformer.h.2." + adapter));
+  EXPECT_EQ(grown.state.updates,
+            (std::map<std::string, int64_t>{{"h.0", 3}, {"h.1", 3}, {"h.2", 3}, {"h.3", 3}, {"h.4", 0}}));
+  EXPECT_EQ(grown.run.model.lora, run.model.lora);
+  EXPECT_THAT(LoadRunConfig(dir_.File("grown/run.textproto"), {}), IsOkAndHolds(grown.run));
+  ModelConfig said = grown.run.model;
+  said.init_seed = 0;  // which is no weight's
+  EXPECT_THAT(ModelConfigFromJson(ReadFile(grown_folder() + "/" + kConfigFile).value()), IsOkAndHolds(said));
+}
+
+TEST_F(GrowCheckpointTest, AdaptersStayWhatTheyAreAndFrozenIsWhatWas) {
+  RunConfig run = Run();
+  run.model.lora = {.rank = 4, .alpha = 8, .targets = {"c_attn"}};
+  const std::string folder = Write(run, StateAt(4));
+  const std::vector<GrownBlock> blocks = StackBlocks(3, 6).value();
+  for (const char* field : {"model.lora.rank", "model.lora.alpha", "model.lora.targets"}) {
+    EXPECT_THAT(Grow(folder, blocks, {{field, absl::EndsWith(field, "targets") ? "c_fc" : "2"}}),
+                StatusIs(kInvalid, absl::StrCat("--set: ", field, ": a checkpoint's tensors and position go by it")));
+  }
+  EXPECT_THAT(Branch(folder, {{"model.freeze", "!transformer.ln_f.bias"}}),
+              StatusIs(kInvalid, "model.freeze: transformer.ln_f.bias is frozen, and would train"));
+  EXPECT_THAT(Branch(folder, {{"model.freeze", "*.lora_A.weight"}}),
+              StatusIs(kInvalid, "c_attn.lora_A.weight trains, and would be frozen"));
+  EXPECT_OK(Branch(folder, {{"steps", "99"}}));
+  EXPECT_OK(Grow(folder, blocks));
+}
+
+TEST_F(GrowCheckpointTest, TargetsThatNameABlockAreRefusedWhereItIsAnotherThen) {
+  RunConfig run = Run();
+  run.model.lora = {.rank = 4, .alpha = 8, .targets = {"1.attn.c_attn"}};
+  const std::string folder = Write(run, StateAt(4));
+  EXPECT_THAT(
+      Grow(folder, InsertBlocks(3, {{{0, kCopy}}}).value()),
+      StatusIs(kInvalid,
+               "model.lora.targets: there is no transformer.h.0.attn.c_attn.lora_A.weight, and there would be a "
+               "transformer.h.1.attn.c_attn.lora_A.weight made of it"));
+  EXPECT_THAT(
+      Grow(folder, InsertBlocks(3, {{{1, kCopy}}}).value()),
+      StatusIs(kInvalid,
+               "model.lora.targets: there is a transformer.h.1.attn.c_attn.lora_A.weight, and there would be no "
+               "transformer.h.2.attn.c_attn.lora_A.weight made of it"));
+  EXPECT_OK(Grow(folder, InsertBlocks(3, {{{2, kCopy}}}).value()));
+}
+
 TEST_F(GrowCheckpointTest, PatternsThatWouldGiveTensorsOtherRatesAreRefusedUntilTheyAreSeenTo) {
   RunConfig run = Run();
   run.optimizer.groups = {{{"transformer.h.0.*"}, 0.5}};

@@ -25,6 +25,7 @@
 #include "common/checkpoint/manifest.h"
 #include "common/checkpoint/mark_ids.h"
 #include "common/corpus/corpus_sources.h"
+#include "common/model/hf_config.h"
 #include "common/tokenizer/tokenizer.h"
 #include "nlohmann/json.hpp"
 
@@ -163,12 +164,25 @@ absl::StatusOr<ModelSource> ReadKept(const std::string& folder) {
   return source;
 }
 
-// Of another run's checkpoint what that run has kept, whose config.json knows more than the checkpoint's.
+// `config`, which the checkpoint's run has kept, knows more than the checkpoint's own, but nothing of that run's adapters.
+absl::Status AddAdaptersOf(const std::string& checkpoint, std::string& config) {
+  const std::string path = absl::StrCat(checkpoint, "/", kConfigFile);
+  EPS_ASSIGN_OR_RETURN(const std::string own, ReadFile(path));
+  absl::StatusOr<std::string> merged = WithAdaptersOf(own, config);
+  EPS_RETURN_IF_ERROR_WITH(merged.status(), path);
+  config = *std::move(merged);
+  return absl::OkStatus();
+}
+
+// Of another run's checkpoint what that run has kept.
 absl::StatusOr<ModelSource> ReadSourceOfModel(const std::string& folder) {
   const std::optional<std::string> run = IsStepFolder(folder) ? RunFolderOf(folder) : std::nullopt;
   const std::string place = run && HoldsModelSource(*run) ? ModelSourceFolder(*run) : folder;
   ModelSource source;
   EPS_ASSIGN_OR_RETURN(source.files, ReadFilesOfModel(place));
+  if (const auto config = source.files.find(kConfigFile); config != source.files.end() && place != folder) {
+    EPS_RETURN_IF_ERROR(AddAdaptersOf(folder, config->second));
+  }
   if (!source.files.empty()) source.place = place;
   if (HasTokenizer(source.files)) source.tokenizer_path = place;
   return source;

@@ -262,6 +262,19 @@ TEST_F(ModelSourceTest, ARunThatBeginsWithAnothersCheckpointHasWhatThatOneKept) 
   EXPECT_EQ(source.chat_template, "");  // that run's conversations
 }
 
+TEST_F(ModelSourceTest, ARunThatBeginsWithAnothersAdaptersKeepsThemWithWhatThatOneKept) {
+  ASSERT_OK(Keep());
+  RunConfig next;
+  next.model_from = CheckpointOfRun();
+  Write("run/checkpoints/step-00000004/config.json", R"({"eps_lora": {"rank": 2}})");
+  Write("run/source/config.json", R"({"future": 1})");
+  ASSERT_OK_AND_ASSIGN(const ModelSource source, ReadModelSource(next));
+  EXPECT_EQ(nlohmann::json::parse(source.files.at("config.json")),
+            nlohmann::json::parse(R"({"eps_lora": {"rank": 2}, "future": 1})"));
+  Write("run/source/config.json", "[]");
+  EXPECT_THAT(ReadModelSource(next), StatusIs(absl::StatusCode::kInvalidArgument, "model.from: "));
+}
+
 TEST_F(ModelSourceTest, AModelsFolderIsItsOwnSource) {
   ASSERT_OK_AND_ASSIGN(const ModelSource source, FindModelSource(run_.model_from));
   EXPECT_EQ(source.place, run_.model_from);

@@ -159,5 +159,74 @@ TEST(FreezeTest, EverythingFrozenAndTooMuchAreRefused) {
   EXPECT_FALSE(BuildModel(Gpt2({std::string(kMaxNamePatternBytes, '*') + "s"})).ok());
 }
 
+// ---- beside adapters
+
+ModelConfig Adapted(ModelConfig config) {
+  config.lora = {.rank = 4, .alpha = 4, .targets = {config.family == ModelFamily::kGpt2 ? "mlp.c_proj" : "down_proj"}};
+  return config;
+}
+
+TEST(FreezeTest, BesideAdaptersAllOtherTensorsAreFrozen) {
+  const ModelSpec plain = BuildModel(Gpt2({})).value();
+  ASSERT_OK_AND_ASSIGN(const ModelSpec model, BuildModel(Adapted(Gpt2({}))));
+  ExpectSound(model);
+  EXPECT_EQ(BlobNames(model), (std::vector<std::string>{"wte", "wpe", "h.0", "h.0.frozen", "h.1", "h.1.frozen", "h.2",
+                                                        "h.2.frozen", "ln_f"}));
+  EXPECT_EQ(FrozenNames(model).size(), 2u + 3 * 12 + 2);
+  EXPECT_EQ(model.num_trainable_parameters(), 3 * 4 * (4 * 64 + 64));
+  EXPECT_EQ(model.num_parameters(), plain.num_parameters() + model.num_trainable_parameters());
+  EXPECT_EQ(model.lowest_trainable_layer(), LayerId(1));
+  EXPECT_FALSE(model.layers.back().trains());
+  const std::vector<TensorSpec>& trained = model.blobs[2].tensors;
+  ASSERT_EQ(trained.size(), 2u);
+  EXPECT_EQ(trained[0].name, "transformer.h.0.mlp.c_proj.lora_A.weight");
+  EXPECT_EQ(trained[1].name, "transformer.h.0.mlp.c_proj.lora_B.weight");
+  ASSERT_OK_AND_ASSIGN(const ModelSpec llama, BuildModel(Adapted(Llama({}))));
+  ExpectSound(llama);
+  EXPECT_EQ(FrozenNames(llama).count("lm_head.weight"), 1u);
+}
+
+TEST(FreezeTest, PatternsTakeTensorsBackAndMayFreezeAdaptersToo) {
+  ASSERT_OK_AND_ASSIGN(
+      const ModelSpec model,
+      BuildModel(Adapted(Gpt2({"!transformer.h.*.ln_?.*", "transformer.h.0.*", "transformer.h.1.*.lora_A.*"}))));
+  ExpectSound(model);
+  EXPECT_EQ(BlobNames(model),
+            (std::vector<std::string>{"wte", "wpe", "h.0", "h.1", "h.1.frozen", "h.2", "h.2.frozen", "ln_f"}));
+  EXPECT_TRUE(model.blobs[2].frozen);
+  std::vector<std::string> trained;
+  for (const TensorSpec& tensor : model.blobs[3].tensors) trained.push_back(tensor.name);
+  const std::string h = "transformer.h.1.";
+  EXPECT_EQ(trained, (std::vector<std::string>{h + "ln_1.weight", h + "ln_1.bias", h + "ln_2.weight", h + "ln_2.bias",
+                                               h + "mlp.c_proj.lora_B.weight"}));
+  EXPECT_TRUE(FrozenNames(BuildModel(Adapted(Gpt2({"!*"}))).value()).empty());
+}
+
+TEST(FreezeTest, WithAdaptersFrozenAsWellNothingIsLeftToTrain) {
+  for (const char* pattern : {"*", "*.lora_?.weight"}) {
+    const absl::Status status = BuildModel(Adapted(Gpt2({pattern}))).status();
+    EXPECT_TRUE(absl::StrContains(status.message(), "nothing is left to train")) << status;
+  }
+  EXPECT_OK(BuildModel(Adapted(Gpt2({"*", "!transformer.ln_f.bias"}))));  // as an evaluation has it
+}
+
+TEST(FreezeTest, WhatAClassifiersClassesAreComputedByTrainsBesideAdapters) {
+  ModelConfig config = Gpt2({});
+  config.family = ModelFamily::kBert;
+  config.max_positions = 32;
+  config.d_ff = 96;
+  config.num_types = 2;
+  config.lora = {.rank = 4, .alpha = 4, .targets = {"query"}};
+  for (const int64_t num_classes : {0, 5}) {
+    config.num_classes = num_classes;
+    ASSERT_OK_AND_ASSIGN(const ModelSpec model, BuildModel(config));
+    ExpectSound(model);
+    EXPECT_EQ(model.num_trainable_parameters(), 3 * 4 * (64 + 64) + num_classes * (64 + 1));
+    EXPECT_EQ(FrozenNames(model).count("classifier.weight"), 0u);
+    EXPECT_EQ(FrozenNames(model).count("bert.pooler.dense.weight"), num_classes > 0 ? 1u : 0u);
+    EXPECT_EQ(FrozenNames(model).count("cls.predictions.bias"), num_classes > 0 ? 0u : 1u);
+  }
+}
+
 }  // namespace
 }  // namespace eps

@@ -10,6 +10,7 @@
 #include "common/base/status_macros.h"
 #include "common/model/families.h"
 #include "common/model/hf_json.h"
+#include "common/model/lora.h"
 #include "nlohmann/json.hpp"
 
 namespace eps {
@@ -22,28 +23,39 @@ constexpr int kMaxDepth = 32;  // what is read lies in the first two levels; wha
 // Of checkpoints, whose tensors include those of their run's adapters. No other program reads it, and no export has it.
 constexpr char kLoraKey[] = "eps_lora";
 
+// Its errors name the member alone.
+absl::StatusOr<LoraConfig> ReadLoraMembers(const json& members) {
+  LoraConfig lora;
+  EPS_ASSIGN_OR_RETURN(lora.rank, ReadInteger(members, "rank"));
+  EPS_RETURN_IF_ERROR(ReadNumber(members, "alpha", lora.alpha));
+  EPS_RETURN_IF_ERROR(ReadNumber(members, "dropout", lora.dropout));
+  EPS_RETURN_IF_ERROR(ReadFlag(members, "rank_stabilized", lora.rank_stabilized));
+  const json* targets = FindMember(members, "targets");
+  if (targets == nullptr) return lora;
+  if (!targets->is_array()) return BadMember("targets", *targets, "a list of names");
+  for (const json& target : *targets) {
+    if (!target.is_string()) return BadMember("targets", target, "a name");
+    lora.targets.push_back(target.get<std::string>());
+  }
+  return lora;
+}
+
 absl::StatusOr<LoraConfig> ReadLora(const json& object) {
   const json* found = FindMember(object, kLoraKey);
   if (found == nullptr) return LoraConfig{};
   if (!found->is_object()) return BadMember(kLoraKey, *found, "an object");
-  LoraConfig lora;
-  EPS_ASSIGN_OR_RETURN(lora.rank, ReadInteger(*found, "rank"));
-  EPS_RETURN_IF_ERROR(ReadNumber(*found, "alpha", lora.alpha));
-  EPS_RETURN_IF_ERROR(ReadFlag(*found, "rank_stabilized", lora.rank_stabilized));
-  if (const json* targets = FindMember(*found, "targets"); targets != nullptr) {
-    if (!targets->is_array()) return BadMember("targets", *targets, "a list of names");
-    for (const json& target : *targets) {
-      if (!target.is_string()) return BadMember("targets", target, "a name");
-      lora.targets.push_back(target.get<std::string>());
-    }
-  }
-  if (lora == LoraConfig{}) return BadMember("rank", (*found)["rank"], "at least 1");
+  absl::StatusOr<LoraConfig> lora = ReadLoraMembers(*found);
+  if (!lora.ok()) return absl::InvalidArgumentError(absl::StrCat(kLoraKey, ".", lora.status().message()));
+  EPS_RETURN_IF_ERROR_WITH(CheckLoraRanges(*lora), kLoraKey);
   return lora;
 }
 
 json LoraToJson(const LoraConfig& lora) {
-  return {
-      {"rank", lora.rank}, {"alpha", lora.alpha}, {"rank_stabilized", lora.rank_stabilized}, {"targets", lora.targets}};
+  return {{"rank", lora.rank},
+          {"alpha", lora.alpha},
+          {"dropout", lora.dropout},
+          {"rank_stabilized", lora.rank_stabilized},
+          {"targets", lora.targets}};
 }
 
 absl::StatusOr<ModelConfig> FromObject(const json& object) {
@@ -59,9 +71,7 @@ absl::StatusOr<ModelConfig> FromObject(const json& object) {
   }
   EPS_ASSIGN_OR_RETURN(ModelConfig config, family->from_json(object));
   EPS_RETURN_IF_ERROR(family->check(config));
-  absl::StatusOr<LoraConfig> lora = ReadLora(object);
-  EPS_RETURN_IF_ERROR_WITH(lora.status(), kLoraKey);
-  config.lora = *std::move(lora);
+  EPS_ASSIGN_OR_RETURN(config.lora, ReadLora(object));
   return config;
 }
 
@@ -133,6 +143,16 @@ absl::Status CheckSaysAll(const ModelConfig& config) {
 std::string ModelConfigToJson(const ModelConfig& config) {
   json object = FamilyOf(config.family).to_json(config);
   if (config.lora.is_on()) object[kLoraKey] = LoraToJson(config.lora);
+  return Dump(object);
+}
+
+absl::StatusOr<std::string> WithAdaptersOf(const std::string& checkpoint, const std::string& text) {
+  EPS_ASSIGN_OR_RETURN(const json from, ParseJson(checkpoint, kMaxDepth));
+  const json* lora = FindMember(from, kLoraKey);
+  if (lora == nullptr) return text;
+  EPS_ASSIGN_OR_RETURN(json object, ParseJson(text, kMaxDepth));
+  if (!object.is_object()) return absl::InvalidArgumentError("not a JSON object");
+  object[kLoraKey] = *lora;
   return Dump(object);
 }
 

@@ -20,9 +20,15 @@ namespace eps {
 // Errors: INVALID_ARGUMENT naming the key, the value found and what is allowed
 absl::StatusOr<ModelConfig> ModelConfigFromJson(const std::string& json);
 
-// What ModelConfigFromJson reads as the same numbers, adapters among them, and transformers loads as the architecture that it
-// names, beside tensors in F32; of adapters it knows nothing. What transformers has no architecture for (CheckSaysAll) is of a model_type that it does not know.
+// What ModelConfigFromJson reads as the same numbers, adapters among them, and transformers loads as the architecture that
+// it names, beside tensors in F32; of adapters it knows nothing. What transformers has no architecture for (CheckSaysAll) is
+// of a model_type that it does not know.
 std::string ModelConfigToJson(const ModelConfig& config);
+
+// The config.json `json`, of what a checkpoint's model began with, with the adapters that the checkpoint's own has: what a
+// run that begins with the checkpoint goes by.
+// Errors: INVALID_ARGUMENT one of the two is no JSON object
+absl::StatusOr<std::string> WithAdaptersOf(const std::string& checkpoint, const std::string& json);
 
 // Whether other programs can have the model: a mix of the Llama family's parts may be none of transformers'
 // architectures.

@@ -97,6 +97,48 @@ TEST(HfConfigTest, AnotherModelIsRefused) {
               StatusIs(kInvalid, "model_type: missing"));
 }
 
+// ---- adapters ----
+
+TEST(HfConfigTest, AdaptersAreReadAsTheyWereWritten) {
+  ASSERT_OK_AND_ASSIGN(ModelConfig config, ModelConfigFromJson(Config()));
+  EXPECT_EQ(config.lora, LoraConfig{});
+  EXPECT_FALSE(nlohmann::json::parse(ModelConfigToJson(config)).contains("eps_lora"));
+  config.lora = {
+      .rank = 3, .alpha = 1.0 / 3, .dropout = 0.1 + 0.2, .rank_stabilized = true, .targets = {"c_attn", "mlp.c_proj"}};
+  EXPECT_THAT(ModelConfigFromJson(ModelConfigToJson(config)), IsOkAndHolds(config));
+  EXPECT_EQ(ModelConfigFromJson(Config(R"("eps_lora": {"rank": 4, "alpha": 8})"))->lora,
+            (LoraConfig{.rank = 4, .alpha = 8}));
+  EXPECT_EQ(ModelConfigFromJson(Config(R"("eps_lora": null)"))->lora, LoraConfig{});
+}
+
+TEST(HfConfigTest, AdaptersThatNoModelHasAreRefusedByKey) {
+  const std::vector<std::pair<std::string, std::string>> refused = {
+      {"3", "eps_lora: 3, must be an object"},
+      {"{}", "eps_lora.rank: missing"},
+      {R"({"rank": 4.5, "alpha": 1})", "eps_lora.rank: 4.5, must be a whole number"},
+      {R"({"rank": 4, "alpha": "x"})", "eps_lora.alpha: \"x\", must be a number"},
+      {R"({"rank": 4, "alpha": 1, "dropout": 1})", "eps_lora: model.lora.dropout: 1, must be at least 0"},
+      {R"({"rank": 4, "alpha": 1, "rank_stabilized": 1})", "eps_lora.rank_stabilized: 1, must be true or false"},
+      {R"({"rank": 4, "alpha": 1, "targets": "c_fc"})", "eps_lora.targets: \"c_fc\", must be a list of names"},
+      {R"({"rank": 4, "alpha": 1, "targets": [7]})", "eps_lora.targets: 7, must be a name"},
+      {R"({"rank": 0})", "eps_lora: model.lora.rank: 0, must be between"},
+      {R"({"rank": 4})", "eps_lora: model.lora.alpha: 0, must be greater than 0"},
+      {R"({"rank": 4, "alpha": 1, "targets": [""]})", "eps_lora: model.lora.targets: one of 0 bytes"}};
+  for (const auto& [lora, message] : refused) {
+    EXPECT_THAT(ModelConfigFromJson(Config("\"eps_lora\": " + lora)), StatusIs(kInvalid, message)) << lora;
+  }
+}
+
+TEST(HfConfigTest, WhatAModelBeganWithTakesItsCheckpointsAdapters) {
+  const std::string plain = Config(R"("future": 1)"), adapted = Config(R"("eps_lora": {"rank": 4, "alpha": 8})");
+  EXPECT_THAT(WithAdaptersOf(Config(), plain), IsOkAndHolds(plain));
+  ASSERT_OK_AND_ASSIGN(const std::string both, WithAdaptersOf(adapted, plain));
+  EXPECT_EQ(ModelConfigFromJson(both)->lora, (LoraConfig{.rank = 4, .alpha = 8}));
+  EXPECT_EQ(nlohmann::json::parse(both)["future"], 1);
+  EXPECT_THAT(WithAdaptersOf(adapted, "[]"), StatusIs(kInvalid, "not a JSON object"));
+  EXPECT_THAT(WithAdaptersOf("{", plain), StatusIs(kInvalid, "JSON"));
+}
+
 // ---- the Llama family ----
 
 // The smallest config of a type, with `more` in front, whose keys go first.
@@ -593,6 +635,12 @@ TEST(HfConfigOverSourceTest, TokensThatAreGivenTakeTheSourcesPlace) {
       const std::string several,
       ModelConfigToJson(config, "F32", {.source = Config(R"("eos_token_id": [3, 6, 9])"), .eos_token_id = 6}));
   EXPECT_EQ(nlohmann::json::parse(several)["eos_token_id"], nlohmann::json({6, 3, 9}));
+}
+
+TEST(HfConfigOverSourceTest, AnExportHasNoAdapters) {
+  ASSERT_OK_AND_ASSIGN(const ModelConfig config, ModelConfigFromJson(Config()));
+  EXPECT_EQ(Written(Config(R"("eps_lora": {"rank": 4, "alpha": 8})"), config, "eps_lora"), R"("absent")");
+  EXPECT_EQ(Written("", config, "eps_lora"), R"("absent")");
 }
 
 TEST(HfConfigOverSourceTest, ASourceOfAnotherFamilyIsRefused) {

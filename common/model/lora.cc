@@ -11,6 +11,7 @@
 #include "absl/strings/strip.h"
 #include "common/base/byte_size.h"
 #include "common/base/status_macros.h"
+#include "common/model/families.h"
 #include "common/model/model_builder.h"
 
 namespace eps {
@@ -20,27 +21,6 @@ double LoraConfig::scale() const {
 }
 
 namespace {
-
-absl::Status CheckConfig(const LoraConfig& lora) {
-  if (lora.rank < 1 || lora.rank > kMaxLoraRank) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("model.lora.rank: ", lora.rank, ", must be between 1 and ", kMaxLoraRank));
-  }
-  if (!(lora.alpha > 0) || !std::isfinite(static_cast<float>(lora.alpha))) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("model.lora.alpha: ", lora.alpha, ", must be greater than 0, and finite in fp32"));
-  }
-  if (lora.targets.size() > kMaxLoraTargets) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("model.lora.targets: ", lora.targets.size(), ", must be at most ", kMaxLoraTargets));
-  }
-  for (const std::string& target : lora.targets) {
-    if (!target.empty() && target.size() <= kMaxLoraTargetBytes) continue;
-    return absl::InvalidArgumentError(
-        absl::StrCat("model.lora.targets: one of ", target.size(), " bytes, must be of 1 to ", kMaxLoraTargetBytes));
-  }
-  return absl::OkStatus();
-}
 
 // As PEFT has it: the whole name, or its last parts.
 bool IsTarget(absl::string_view module, absl::string_view target) {
@@ -122,10 +102,33 @@ absl::string_view ModuleOf(const TensorSpec& tensor) {
   return name;
 }
 
+absl::Status CheckLoraRanges(const LoraConfig& lora) {
+  if (lora.rank < 1 || lora.rank > kMaxLoraRank) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("model.lora.rank: ", lora.rank, ", must be between 1 and ", kMaxLoraRank));
+  }
+  // Kernels have the scale in fp32.
+  if (!(static_cast<float>(lora.scale()) > 0) || !std::isfinite(static_cast<float>(lora.alpha))) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("model.lora.alpha: ", lora.alpha, ", must be greater than 0, and finite in fp32"));
+  }
+  EPS_RETURN_IF_ERROR(CheckDropout("model.lora.dropout", lora.dropout));
+  if (lora.targets.size() > kMaxLoraTargets) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("model.lora.targets: ", lora.targets.size(), ", must be at most ", kMaxLoraTargets));
+  }
+  for (const std::string& target : lora.targets) {
+    if (!target.empty() && target.size() <= kMaxLoraTargetBytes) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat("model.lora.targets: one of ", target.size(), " bytes, must be of 1 to ", kMaxLoraTargetBytes));
+  }
+  return absl::OkStatus();
+}
+
 absl::StatusOr<ModelSpec> AddAdapters(ModelSpec model) {
   const LoraConfig& lora = model.config.lora;
   if (lora == LoraConfig{}) return model;
-  EPS_RETURN_IF_ERROR(CheckConfig(lora));
+  EPS_RETURN_IF_ERROR(CheckLoraRanges(lora));
   std::set<BlobId> of_blocks;
   for (const LayerSpec& layer : model.layers) {
     if (layer.kind != LayerKind::kBlock) continue;

@@ -25,8 +25,12 @@ inline constexpr size_t kMaxLoraTargetBytes = 256;
 // A begins as normal values of variance 1 / (3 in), that of PEFT's uniform ones, and B as zeros: the model computes what it
 // did.
 //
-// Errors: INVALID_ARGUMENT naming the field: a rank or an alpha out of range, a target that no block has
+// Errors: INVALID_ARGUMENT naming the field: CheckLoraRanges', a target that no block has
 absl::StatusOr<ModelSpec> AddAdapters(ModelSpec model);
+
+// That adapters are as a model may have them, whatever its blocks are; none at all are not.
+// Errors: INVALID_ARGUMENT naming the field, as it is written in a RunSpec, the value and the bound
+absl::Status CheckLoraRanges(const LoraConfig& lora);
 
 // Rows that come in and columns that come out of a block's matrix, whichever way its family has it.
 struct ProductShape {

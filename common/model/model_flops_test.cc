@@ -73,6 +73,14 @@ TEST(ModelFlopsTest, BelowTheLowestLayerThatTrainsThereIsTheForwardAlone) {
   EXPECT_DOUBLE_EQ(FlopsOf(config).Of({.tokens = 1, .samples = 1}), per_token);
 }
 
+TEST(ModelFlopsTest, AdaptersAreProductsOfTheirOwnAndTheWeightsBesideThemHaveNoGradient) {
+  ModelConfig config = Gpt2();
+  config.lora = {.rank = 2, .alpha = 2};
+  const double products = 12.0 * kWidth * kWidth, adapters = 2.0 * (4 + 2 + 5 + 5) * kWidth;
+  const double block = 4 * products + 6 * adapters + 12.0 * kContext * kWidth;
+  EXPECT_DOUBLE_EQ(FlopsOf(config).Of({.tokens = 1, .samples = 1}), kLayers * block + 4.0 * kVocab * kWidth);
+}
+
 TEST(ModelFlopsTest, AClassifiersHeadSeesOneRowOfEachSample) {
   const double blocks = 6.0 * 12 * kLayers * kWidth * kWidth + 12.0 * kLayers * kContext * kWidth;
   const double head = 6.0 * (kWidth * kWidth + 5 * kWidth);

@@ -40,6 +40,19 @@ TEST(NamePatternsTest, TheLastPatternThatMatchesATensorCounts) {
   EXPECT_TRUE(chosen->at("transformer.h.1.ln_1.bias"));
 }
 
+TEST(NamePatternsTest, WhatNoneMatchesIsAsTheCallerHasIt) {
+  const auto is_bias = [](const TensorSpec& tensor) { return tensor.shape.size() == 1; };
+  auto chosen = ChooseTensors(SmallModel(), {"!transformer.h.*", "*.ln_1.weight"}, "field", is_bias);
+  ASSERT_OK(chosen);
+  EXPECT_TRUE(chosen->at("transformer.ln_f.bias"));
+  EXPECT_FALSE(chosen->at("transformer.wte.weight"));
+  EXPECT_FALSE(chosen->at("transformer.h.0.ln_1.bias"));
+  EXPECT_TRUE(chosen->at("transformer.h.0.ln_1.weight"));
+  chosen = ChooseTensors(SmallModel(), {}, "field", is_bias);
+  ASSERT_OK(chosen);
+  EXPECT_TRUE(chosen->at("transformer.h.0.ln_1.bias"));
+}
+
 TEST(NamePatternsTest, ErrorsNameTheField) {
   EXPECT_THAT(
       ChooseTensors(SmallModel(), {"*", "!transformer.h.2.ln_1.bias"}, "a.b[3]"),

@@ -271,6 +271,7 @@ absl::Status CheckClasses(const proto::Model& model, const RunConfig* resumed, C
 LoraConfig LoraOf(const proto::Lora& lora) {
   LoraConfig config = {.rank = lora.rank(),
                        .alpha = EPS_FIELD(lora, alpha).value_or(static_cast<double>(lora.rank())),
+                       .dropout = lora.dropout(),
                        .rank_stabilized = lora.rank_stabilized()};
   config.targets.assign(lora.targets().begin(), lora.targets().end());
   return config;
@@ -283,13 +284,10 @@ absl::Status CheckLora(const proto::Model& model, ModelConfig& config) {
   if (config.lora.is_on()) {
     return absl::InvalidArgumentError(
         "model.lora: given, and model.from has adapters, which go on as they are; leave it out, or begin from an "
-        "export of "
-        "that folder, in which they are merged into the weights (eps export)");
+        "export of that folder, in which they are merged into the weights (eps export)");
   }
   config.lora = LoraOf(model.lora());
-  if (config.lora.is_on()) return absl::OkStatus();  // BuildModel checks the ranges
-  return absl::InvalidArgumentError(
-      absl::StrCat("model.lora.rank: ", config.lora.rank, ", must be between 1 and ", kMaxLoraRank));
+  return CheckLoraRanges(config.lora);
 }
 
 void WriteLora(const LoraConfig& lora, proto::Model& out) {
@@ -297,6 +295,7 @@ void WriteLora(const LoraConfig& lora, proto::Model& out) {
   proto::Lora& to = *out.mutable_lora();
   to.set_rank(lora.rank);
   to.set_alpha(lora.alpha);
+  if (lora.dropout > 0) to.set_dropout(lora.dropout);
   if (lora.rank_stabilized) to.set_rank_stabilized(true);
   for (const std::string& target : lora.targets) to.add_targets(target);
 }

@@ -171,6 +171,53 @@ TEST_F(RunConfigTest, FrozenTensorsAreKeptInOrderAndMatter) {
   EXPECT_THAT(LoadWith("model.freeze", "*"), StatusIs(kInvalid, "model.freeze: every tensor is frozen"));
 }
 
+// ---- adapters
+
+TEST_F(RunConfigTest, AdaptersAreReadWithTheirDefaultsAndKept) {
+  EXPECT_EQ(MustLoad(kSmall).model.lora, LoraConfig{});
+  RunConfig run = MustLoad(kSmall, {{"model.lora.rank", "4"}});
+  EXPECT_EQ(run.model.lora, (LoraConfig{.rank = 4, .alpha = 4}));
+  EXPECT_THAT(ParseRunConfig(SerializeRunConfig(run)), IsOkAndHolds(run));
+  std::string text = kSmall;
+  text.insert(text.find("layers"),
+              R"(lora { rank: 2 alpha: 0.1 dropout: 0.05 rank_stabilized: true targets: "c_fc" } )");
+  run = MustLoad(text, {{"model.lora.targets", "attn.c_proj"}, {"model.freeze", "!*.ln_1.*"}});
+  EXPECT_EQ(
+      run.model.lora,
+      (LoraConfig{
+          .rank = 2, .alpha = 0.1, .dropout = 0.05, .rank_stabilized = true, .targets = {"c_fc", "attn.c_proj"}}));
+  EXPECT_THAT(ParseRunConfig(SerializeRunConfig(run)), IsOkAndHolds(run));
+}
+
+TEST_F(RunConfigTest, AdaptersThatDifferAreNamedByField) {
+  const std::vector<FieldOverride> small = {{"model.lora.rank", "4"}};
+  const auto differences = [&](const std::vector<FieldOverride>& was, const std::vector<FieldOverride>& now) {
+    return DifferencesThatMatter(MustLoad(kSmall, was), MustLoad(kSmall, now));
+  };
+  EXPECT_THAT(differences({}, small), ElementsAre("model.lora: was absent, now given"));
+  EXPECT_THAT(differences(small, {}), ElementsAre("model.lora: was given, now absent"));
+  EXPECT_THAT(differences(small, {{"model.lora.rank", "4"}, {"model.lora.alpha", "4"}}), ElementsAre());
+  EXPECT_THAT(differences(small, {{"model.lora.rank", "8"}, {"model.lora.rank_stabilized", "true"}}),
+              ElementsAre("model.lora.rank: was 4, now 8", "model.lora.alpha: was 4, now 8",
+                          "model.lora.rank_stabilized: was absent, now true"));
+  EXPECT_THAT(differences(small, {{"model.lora.rank", "4"}, {"model.lora.targets", "c_fc"}}),
+              ElementsAre(R"(model.lora.targets: was absent, now ["c_fc"])"));
+}
+
+TEST_F(RunConfigTest, AdaptersThatNoModelHasAreRefusedByField) {
+  const std::vector<std::pair<std::vector<FieldOverride>, std::string>> refused = {
+      {{{"model.lora.targets", "c_fc"}}, "model.lora.rank: missing"},
+      {{{"model.lora.rank", "0"}}, "model.lora.rank: 0, must be between 1 and 4096"},
+      {{{"model.lora.rank", "-3"}}, "model.lora.rank: -3, must be between 1 and 4096"},
+      {{{"model.lora.rank", "4"}, {"model.lora.alpha", "nan"}}, "model.lora.alpha: nan, must be greater than 0"},
+      {{{"model.lora.rank", "4"}, {"model.lora.dropout", "1"}}, "model.lora.dropout: 1, must be at least 0"},
+      {{{"model.lora.rank", "4"}, {"model.lora.targets", "q_proj"}}, "model.lora.targets: \"q_proj\" names no product"},
+      {{{"model.lora.rank", "4"}, {"model.freeze", "*"}}, "model.freeze: every tensor is frozen"}};
+  for (const auto& [overrides, message] : refused) {
+    EXPECT_THAT(Load(kSmall, overrides), StatusIs(kInvalid, message)) << message;
+  }
+}
+
 // ---- model.from
 
 constexpr char kFrom[] = R"(
@@ -197,6 +244,23 @@ TEST_F(RunConfigTest, AModelFromAFolderSurvivesSerialisationWithoutTheFolder) {
   const RunConfig config = MustLoad(kFrom);
   std::filesystem::remove_all(dir_.File("gpt2"));
   EXPECT_THAT(ParseRunConfig(SerializeRunConfig(config)), IsOkAndHolds(config));
+}
+
+TEST_F(RunConfigTest, AFoldersAdaptersGoOnAndNoneMayStandBesideThem) {
+  ModelConfig model = {.num_layers = 2, .d_model = 8, .num_heads = 2, .context = 16, .vocab = 99};
+  WriteHfFolder(ModelConfigToJson(model));
+  EXPECT_EQ(MustLoad(kFrom, {{"model.lora.rank", "3"}}).model.lora, (LoraConfig{.rank = 3, .alpha = 3}));
+  model.lora = {.rank = 4, .alpha = 8, .rank_stabilized = true, .targets = {"c_fc"}};
+  WriteHfFolder(ModelConfigToJson(model));
+  const RunConfig config = MustLoad(kFrom);
+  EXPECT_EQ(config.model, model);
+  std::filesystem::remove_all(dir_.File("gpt2"));
+  EXPECT_THAT(ParseRunConfig(SerializeRunConfig(config)), IsOkAndHolds(config));
+  WriteHfFolder(ModelConfigToJson(model));
+  for (const char* rank : {"3", "4"}) {
+    EXPECT_THAT(Load(kFrom, {{"model.lora.rank", rank}}),
+                StatusIs(kInvalid, "model.lora: given, and model.from has adapters, which go on as they are"));
+  }
 }
 
 TEST_F(RunConfigTest, AShapeBesideAFolderIsRefused) {

@@ -163,6 +163,21 @@ TEST_F(RunConfigTest, ATensorIsInTheLastGroupThatChoosesIt) {
                              Pair("transformer.h.0.mlp.c_proj.weight", 0)));
 }
 
+TEST_F(RunConfigTest, GroupsMayChooseAdaptersByTheirNames) {
+  const std::string text = WithGroups(R"(groups { tensors: "*.lora_B.weight" learning_rate_scale: 16 }
+                                         groups { tensors: "*.mlp.*" weight_decay: 0 })");
+  const std::vector<FieldOverride> adapters = {
+      {"model.lora.rank", "2"}, {"model.lora.targets", "c_attn"}, {"model.lora.targets", "c_fc"}};
+  const RunConfig config = MustLoad(text, adapters);
+  const std::string h = "transformer.h.0.";
+  EXPECT_THAT(
+      AssignParameterGroups(*BuildModel(config.model), config.optimizer.groups),
+      IsOkAndHolds(UnorderedElementsAre(Pair(h + "attn.c_attn.lora_B.weight", 0), Pair(h + "mlp.c_fc.lora_A.weight", 1),
+                                        Pair(h + "mlp.c_fc.lora_B.weight", 1))));
+  EXPECT_THAT(Load(WithGroups(R"(groups { tensors: "*.c_proj.*" weight_decay: 0 })"), adapters),
+              StatusIs(kInvalid, "optimizer.groups[0].tensors: chooses no tensor that is trained"));
+}
+
 TEST_F(RunConfigTest, GroupsThatDifferChangeBits) {
   const std::string text = WithGroups("groups { tensors: \"*\" learning_rate_scale: 2 }");
   EXPECT_THAT(DifferencesThatMatter(MustLoad(text), MustLoad(text)), IsEmpty());

@@ -20,11 +20,13 @@
 #include "common/formats/model_folder.h"
 #include "common/formats/safetensors.h"
 #include "common/model/model_spec.h"
+#include "common/numeric/bf16.h"
 #include "common/schedule/loss_scale.h"
 #include "common/spec/moment_format.h"
 #include "common/spec/run_config.h"
 #include "common/tensor/dtype.h"
 #include "common/testing/status_matchers.h"
+#include "eps_server/checkpoint/checkpoint_folder.h"
 #include "eps_server/checkpoint/checkpointer_fixture.h"
 #include "eps_server/checkpoint/testing.h"
 #include "eps_server/store/store.h"
@@ -124,6 +126,53 @@ TEST(CheckpointerTest, OfAFrozenTensorTheWireFormIsWrittenAndComesBack) {
     EXPECT_THAT(Checkpointer::Create(f.directory, other_model, other).value()->LoadLatest(*loaded),
                 StatusIs(absl::StatusCode::kFailedPrecondition, "model.freeze: was"));
   }
+}
+
+TEST(CheckpointerTest, AdaptersComeBackAlsoWhereTheyAreFrozenAsOfAnEvaluation) {
+  RunConfig run = SmallRun();
+  run.model.lora = {.rank = 2, .alpha = 4, .targets = {"c_attn", "mlp.c_proj"}};
+  const Fixture f(run);
+  const std::unique_ptr<Store> written = f.StoreAt(7);
+  const std::string folder = f.WriteAt(*f.Open(), 7);
+  ASSERT_OK_AND_ASSIGN(const auto masters, SafetensorsReader::Open(folder + "/model.safetensors"));
+  ASSERT_OK_AND_ASSIGN(const auto moments, SafetensorsReader::Open(folder + "/optimizer.safetensors"));
+  const std::string name = "transformer.h.1.attn.c_attn.";
+  EXPECT_EQ(masters->Find(name + "lora_B.weight")->dtype, "F32");
+  EXPECT_EQ(masters->Find(name + "weight")->dtype, "BF16");
+  EXPECT_EQ(moments->entries().size(), 2u * 2 * 2 * 2);  // of two blocks' two products two tensors, two of each
+  EXPECT_EQ(ModelFolder::Open(folder).value()->model().config.lora, run.model.lora);
+  const std::unique_ptr<Store> loaded = Store::Create(f.model, run).value();
+  ASSERT_OK(f.Open()->LoadLatest(*loaded));
+  ExpectSameTensors(f.model, *written, *loaded, Version(7));
+
+  RunConfig evaluated = SmallRun(Dtype::kBf16, Rule::kSgd);
+  evaluated.model = run.model;
+  evaluated.model.freeze = {"*", "!transformer.ln_f.bias"};
+  const ModelSpec model = BuildModel(evaluated.model).value();
+  const std::unique_ptr<Store> store = Store::Create(model, evaluated).value();
+  ASSERT_OK_AND_ASSIGN(const Manifest manifest, ReadManifestOfWholeWeights(folder, /*work=*/nullptr));
+  ASSERT_OK(LoadTensors(folder, model, manifest, LoadWhat::kMasters, /*threads=*/2, *store));
+  const auto values_of = [&](const ModelSpec& of, const Store& in, const std::string& tensor_name) {
+    std::vector<float> values;
+    for (const BlobSpec& blob : of.blobs) {
+      for (const TensorSpec& tensor : blob.tensors) {
+        if (tensor.name != tensor_name) continue;
+        values.resize(static_cast<size_t>(tensor.num_elems()));
+        in.ReadMaster(blob.id, Version(7), tensor.offset_elems, absl::MakeSpan(values));
+      }
+    }
+    return values;
+  };
+  EXPECT_EQ(values_of(model, *store, name + "weight"), values_of(f.model, *written, name + "weight"));
+  const std::vector<float> trained = values_of(f.model, *written, name + "lora_B.weight");
+  const std::vector<float> frozen = values_of(model, *store, name + "lora_B.weight");
+  ASSERT_EQ(frozen.size(), 72u * 2);
+  for (size_t i = 0; i < frozen.size(); ++i) EXPECT_EQ(frozen[i], ToFloat(ToBf16(trained[i]))) << i;
+
+  RunConfig other = run;
+  other.model.lora.alpha = 5;
+  EXPECT_THAT(Checkpointer::Create(f.directory, f.model, other).value()->LoadLatest(*loaded),
+              StatusIs(absl::StatusCode::kFailedPrecondition, "model.lora.alpha: was 4, now 5"));
 }
 
 TEST(CheckpointerTest, TensorsHaveTheirUsualNames) {

@@ -116,7 +116,9 @@ absl::Status LoadHuggingFace(const std::string& folder, const ModelSpec& model, 
   }));
   for (const BlobSpec& blob : model.blobs) {
     for (const TensorSpec& tensor : blob.tensors) {
-      if (source->is_new(tensor)) LogWarning("weights_new", {{"tensor", tensor.name}, {"not_in", folder}});
+      const bool is_asked_for = tensor.lora != LoraPart::kNone;  // and there are hundreds of them
+      if (source->is_new(tensor) && !is_asked_for)
+        LogWarning("weights_new", {{"tensor", tensor.name}, {"not_in", folder}});
     }
   }
   LogInfo("weights_loaded", {{"folder", folder},

@@ -193,6 +193,27 @@ TEST(LoadHuggingFaceTest, AValueThatTheWireFormCannotHoldIsRefused) {
   }
 }
 
+// Of a folder that has none; those of one that has some are its tensors as all others are.
+TEST(LoadHuggingFaceTest, AdaptersBeginAsTheyDoBesideTheFoldersWeights) {
+  InitialStore f;
+  const std::string folder = f.dir.File("hf");
+  ASSERT_OK(WriteModelFolder(folder, f.model, {.dtype = "F32"}, FillPart));
+  RunConfig run = SmallRun(Dtype::kF32);
+  run.model.lora = {.rank = 2, .alpha = 2};
+  const ModelSpec model = BuildModel(run.model).value();
+  const std::unique_ptr<Store> store = Store::Create(model, run).value();
+  ASSERT_OK(LoadHuggingFace(folder, model, 2, *store));
+  std::vector<float> values;
+  ExpectStoreHolds(model, *store, [&](const TensorSpec& tensor, int64_t i) {
+    if (tensor.lora == LoraPart::kNone) return ValueAt(tensor, i);
+    if (i == 0) {
+      values.resize(static_cast<size_t>(tensor.num_elems()));
+      InitTensor(tensor, run.model.init_seed, values.data());
+    }
+    return values[static_cast<size_t>(i)];
+  });
+}
+
 TEST(LoadHuggingFaceTest, AMissingFolderOrFileIsNamed) {
   InitialStore f;
   EXPECT_THAT(LoadHuggingFace(f.dir.File("none"), f.model, 2, *f.store),

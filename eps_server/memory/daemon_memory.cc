@@ -72,8 +72,9 @@ std::vector<DaemonMemoryLine> Describe(const DaemonMemory& memory) {
       {"constant", memory.constant_bytes, "code, libraries, transport buffers"},
   };
   if (memory.store.frozen_bytes > 0) {
-    lines.insert(lines.begin() + 1, {"frozen weights on the wire", memory.store.frozen_bytes,
-                                     "one version for all steps, without master and moments (model.freeze)"});
+    lines.insert(lines.begin() + 1,
+                 {"frozen weights on the wire", memory.store.frozen_bytes,
+                  "one version for all steps, without master and moments (model.freeze, model.lora)"});
   }
   return lines;
 }

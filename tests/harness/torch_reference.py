@@ -42,6 +42,17 @@ class TorchReference(SystemTest):
         """The part of a tensor that is compared, or None: one whose true gradient is zero moves by rounding alone."""
         return values
 
+    def frozen_at_first(self, name):
+        """Whether a tensor is frozen that no pattern of `freeze` matches."""
+        return False
+
+    def trained(self, out):
+        """The tensors that the run in `out` has made."""
+        exported = self.work.out(f"{self.folder.name}-exported")
+        done = run([str(EPS), "export", "--checkpoint", str(latest_checkpoint(out)), "--out", str(exported)])
+        self.assertEqual(done.returncode, 0, done.stderr)
+        return safetensors_file.read(exported / "model.safetensors")
+
     def start(self, config, weights, context, name="hf"):
         torch.set_num_threads(1)
         self.context, self.weights = context, weights
@@ -74,8 +85,15 @@ class TorchReference(SystemTest):
     def optimizer(self, w):
         return torch_gpt2.adamw(w, PEAK, (0.9, 0.95), 1e-8, 0.1)
 
-    def train_torch(self, clip, decay, freeze=(), drop=None):
-        frozen = {k for k in self.weights if any(fnmatch.fnmatchcase(k, pattern) for pattern in freeze)}
+    def frozen(self, freeze):
+        """By name; the last pattern that matches counts, and one that begins with `!` takes back."""
+        chosen = {name: self.frozen_at_first(name) for name in self.weights}
+        for pattern in freeze:
+            for name in fnmatch.filter(chosen, pattern.removeprefix("!")):
+                chosen[name] = not pattern.startswith("!")
+        return {name for name, is_frozen in chosen.items() if is_frozen}
+
+    def train_torch(self, clip, decay, frozen=(), drop=None):
         w = {k: v.clone().requires_grad_(k not in frozen) for k, v in self.weights.items()}
         optimizer = self.optimizer(w)
         losses, norms = [], []
@@ -94,35 +112,40 @@ class TorchReference(SystemTest):
             losses.append(loss.item())
         return losses, norms, {k: v.detach().numpy() for k, v in w.items()}
 
-    def compare(self, clip, decay, *args, freeze=(), drop=None, rule=None):
-        """rule: of the RunSpec's optimizer, which `optimizer` says in PyTorch's words."""
-        spec = self.work.spec({
-            "model": {"from": str(self.folder), "freeze": list(freeze),
-                      **{k: None for k in ("family", "layers", "d_model", "heads", "context", "vocab", "init_seed")}},
+    def spec(self, clip, decay, freeze=(), drop=None, rule=None, model=None):
+        shape = ("family", "layers", "d_model", "heads", "context", "vocab", "init_seed")  # the folder says it
+        return self.work.spec({
+            "model": {"from": str(self.folder), "freeze": list(freeze), **dict.fromkeys(shape), **(model or {})},
             "data": {"order": "SEQUENTIAL", "seed": None},
             "batch": {"virtual_nodes": VNODES, "micro_batches": MICRO_BATCHES, "micro_batch": MICRO_BATCH},
             "optimizer": {"clip": {"mode": "EXACT", "norm": clip} if clip else None,
-                          "schedule": {"peak": PEAK, "warmup_steps": WARMUP, "decay": decay, "final": FINAL}, **(rule or {})},
+                          "schedule": {"peak": PEAK, "warmup_steps": WARMUP, "decay": decay, "final": FINAL},
+                          **(rule or {})},
             "precision": {"wire": "FP32", "gradients": "FP32"}, "steps": STEPS,
-            "depth": {"drop": {k: v for k, v in drop.items() if k != "blocks"}} if drop else None}, name=f"{self.folder.name}.json")
+            "depth": {"drop": {k: v for k, v in drop.items() if k != "blocks"}} if drop else None},
+            name=f"{self.folder.name}.json")
+
+    def compare(self, clip, decay, *args, freeze=(), drop=None, rule=None, model=None):
+        """rule: of the RunSpec's optimizer, which `optimizer` says in PyTorch's words. model: more of its model."""
+        spec = self.spec(clip, decay, freeze, drop, rule, model)
         out = self.work.out(f"{self.folder.name}-run")
         self.train_ok(spec, out, *args)
         for log in (out / "logs").glob("gpu_worker-*.log"):
             self.assertNotIn("memory_not_pinned", log.read_text())  # a device that pins nothing says nothing
-        exported = self.work.out(f"{self.folder.name}-exported")
-        done = run([str(EPS), "export", "--checkpoint", str(latest_checkpoint(out)), "--out", str(exported)])
-        self.assertEqual(done.returncode, 0, done.stderr)
+        tensors, frozen = self.trained(out), self.frozen(freeze)
 
-        losses, norms, weights = self.train_torch(clip, decay, freeze, drop)
+        losses, norms, weights = self.train_torch(clip, decay, frozen, drop)
         ours = summary(out)["loss"]
         self.assertEqual(len(ours), STEPS)
         worst_loss = max(abs(a - b) / abs(b) for a, b in zip(ours, losses))
         for a, b in zip(ours, losses):  # one by one: max() may pass over a NaN
             self.assertTrue(abs(a - b) <= TOLERANCE * abs(b), f"loss: {a}, {b}\n{ours}\n{losses}")
-        tensors = safetensors_file.read(exported / "model.safetensors")
         self.assertEqual(sorted(tensors), sorted(weights))
         worst = {}
         for name, expected in weights.items():
+            if name in frozen:
+                self.assertEqual(tensors[name].tobytes(), expected.tobytes(), f"{name} is frozen, and has changed")
+                continue
             got, expected = self.compared(name, tensors[name]), self.compared(name, expected)
             if expected is None:
                 continue

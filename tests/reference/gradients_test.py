@@ -10,6 +10,7 @@ import safetensors_file
 import torch_bert
 import torch_gpt2
 import torch_llama
+import torch_lora
 from eps_run import BIN, DEVICE, endpoints, latest_checkpoint, start, summary
 from torch_reference import MICRO_BATCH, MICRO_BATCHES, TOLERANCE, VNODES, TorchReference
 from worker_tap import WorkerTap
@@ -30,6 +31,8 @@ def relative(got, expected):
 
 class GradientsTest(TorchReference):
     def logits(self, w, tokens):
+        if self.lora:
+            w = torch_lora.merged(w, **self.lora)
         if self.config["model_type"] == "gpt2":
             return torch_gpt2.logits(w, tokens, self.config["n_layer"], self.config["n_head"])
         if self.config["model_type"] == "bert":
@@ -65,7 +68,7 @@ class GradientsTest(TorchReference):
 
         loss = torch.nn.functional.cross_entropy(exact.flatten(0, 1), self.labels.flatten())
         loss.backward()
-        expected = {key: value.grad.numpy() for key, value in self.exact_weights.items()}
+        expected = {key: value.grad.numpy() for key, value in self.exact_weights.items() if value.requires_grad}
         for key in [key for key in expected if key.endswith("self.key.bias")]:  # it adds the same to all of a row's scores
             self.assertLess(np.linalg.norm(got.pop(f"exp_avg.{key}")), 1e-6)
             expected.pop(key)
@@ -97,10 +100,15 @@ class GradientsTest(TorchReference):
         return self.check(name, {f"logits after {i + 1} tokens": relative(tap.logits[i], expected[i])
                                  for i in range(context)})
 
-    def compare(self, name, config, context, vocab, weights, *args):
-        self.config = config
+    def compare(self, name, config, context, vocab, weights, *args, lora=None):
+        """lora: adapters, beside which all else is frozen."""
+        self.config, self.lora = config, lora
+        if lora:
+            config = {**config, "eps_lora": lora}
+            weights = {**weights, **torch_lora.random_adapters(weights, lora["rank"], lora.get("targets", ()))}
         self.start(config, weights, context, name)
-        self.exact_weights = {key: value.double().requires_grad_() for key, value in weights.items()}
+        self.exact_weights = {key: value.double().requires_grad_(not lora or torch_lora.is_adapter(key))
+                              for key, value in weights.items()}
         tokens, self.labels = self.step_batch()
         loss, gradient = self.gradients(name, self.logits(self.exact_weights, tokens), *args)
         print(f"\n  {name}: loss {loss}, worst gradient {gradient}, worst logits {self.served(name, context, vocab)}")
@@ -110,19 +118,20 @@ class GradientsTest(TorchReference):
             return self.batch(0)
         return self.masked_batch(0, self.config["vocab_size"], **MASK)
 
-    def bert(self, name, changes, *args):
+    def bert(self, name, changes, *args, **kwargs):
         config = {**BERT, **changes}
         self.compare(name, config, config["max_position_embeddings"], config["vocab_size"],
-                     torch_bert.random_weights(config, seed=5), *args)
+                     torch_bert.random_weights(config, seed=5), *args, **kwargs)
 
-    def gpt2(self, name, layers, d, heads, context, vocab, *args):
+    def gpt2(self, name, layers, d, heads, context, vocab, *args, **kwargs):
         config = {**GPT2, "n_layer": layers, "n_embd": d, "n_head": heads, "n_positions": context, "vocab_size": vocab}
-        self.compare(name, config, context, vocab, torch_gpt2.random_weights(layers, d, context, vocab, seed=5), *args)
+        self.compare(name, config, context, vocab, torch_gpt2.random_weights(layers, d, context, vocab, seed=5), *args,
+                     **kwargs)
 
-    def llama(self, name, changes, *args):
+    def llama(self, name, changes, *args, **kwargs):
         config = {**LLAMA, **changes}
         self.compare(name, config, config["max_position_embeddings"], config["vocab_size"],
-                     torch_llama.random_weights(config, seed=5), *args)
+                     torch_llama.random_weights(config, seed=5), *args, **kwargs)
 
     def test_gpt2_of_odd_heads(self):
         self.gpt2("gpt2-odd", 2, 51, 3, 23, 263)
@@ -172,3 +181,22 @@ class GradientsTest(TorchReference):
         self.bert("bert-narrow", {"hidden_size": 35, "num_attention_heads": 7, "intermediate_size": 67,
                                   "max_position_embeddings": 37, "vocab_size": 311, "num_hidden_layers": 2,
                                   "type_vocab_size": 3}, "--set", "relay.inner=RECOMPUTE", "--workers", 2)
+
+    def test_gpt2_with_adapters(self):
+        self.gpt2("gpt2-lora", 2, 51, 3, 23, 263, lora={"rank": 5, "alpha": 7})
+
+    def test_llama_with_adapters_of_some_products_relayed_and_recomputed(self):
+        self.llama("llama-lora", {
+            "hidden_size": 46, "num_attention_heads": 9, "num_key_value_heads": 3, "head_dim": 14, "intermediate_size": 59,
+            "max_position_embeddings": 31, "vocab_size": 269}, "--set", "relay.inner=RECOMPUTE", "--workers", 2,
+            lora={"rank": 3, "alpha": 2, "rank_stabilized": True, "targets": ["q_proj", "v_proj", "o_proj", "up_proj"]})
+
+    def test_qwen3_with_norms_of_heads_and_adapters_of_a_rank_above_its_columns(self):
+        self.llama("qwen3-lora", {
+            "model_type": "qwen3", "hidden_size": 33, "num_attention_heads": 10, "num_key_value_heads": 5, "head_dim": 18,
+            "intermediate_size": 83, "max_position_embeddings": 43, "vocab_size": 311, "tie_word_embeddings": True},
+            lora={"rank": 37, "alpha": 20})
+
+    def test_bert_with_adapters(self):
+        self.bert("bert-lora", {"hidden_size": 51, "num_attention_heads": 3, "intermediate_size": 101,
+                                "max_position_embeddings": 29, "vocab_size": 263}, lora={"rank": 1, "alpha": 1})

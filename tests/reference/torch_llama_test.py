@@ -1,27 +1,13 @@
 """Against PyTorch: folders of the Llama family, fp32, every loss and every exported weight within 1e-4."""
 
-import torch_llama
-from torch_reference import TorchReference
-
-SMALL = {"model_type": "llama", "num_hidden_layers": 2, "hidden_size": 48, "num_attention_heads": 6,
-         "num_key_value_heads": 2, "intermediate_size": 100, "max_position_embeddings": 29, "vocab_size": 259,
-         "rms_norm_eps": 1e-6, "tie_word_embeddings": False, "hidden_act": "silu"}
+from torch_llama_run import LlamaReference
 
 
-class TorchLlamaTest(TorchReference):
-    def loss(self, w, tokens, labels):
-        return torch_llama.loss(w, tokens, labels, self.config)
-
-    def compared(self, name, values):
-        # A bias of the keys, turned by position, is no constant to the softmax: its gradient is small, not zero.
-        return values
-
+class TorchLlamaTest(LlamaReference):
     def matches(self, name, changes, clip=None, decay="CONSTANT", *args, context=None):
-        self.config = {**SMALL, **changes}
+        self.begin_from(name, changes, context)
         if context:
             args += ("--set", f"model.context={context}")
-        context = context or self.config["max_position_embeddings"]
-        self.start(self.config, torch_llama.random_weights(self.config, seed=3), context, name)
         self.compare(clip, decay, *args)
 
     def test_llama_with_the_positions_of_llama_3_and_exact_clipping(self):

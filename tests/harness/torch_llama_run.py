@@ -1,0 +1,22 @@
+"""A run from a folder of the Llama family of random weights, and what PyTorch makes of it."""
+
+import torch_llama
+from torch_reference import TorchReference
+
+SMALL = {"model_type": "llama", "num_hidden_layers": 2, "hidden_size": 48, "num_attention_heads": 6,
+         "num_key_value_heads": 2, "intermediate_size": 100, "max_position_embeddings": 29, "vocab_size": 259,
+         "rms_norm_eps": 1e-6, "tie_word_embeddings": False, "hidden_act": "silu"}
+
+
+class LlamaReference(TorchReference):
+    def begin_from(self, name, changes, context=None):
+        self.config = {**SMALL, **changes}
+        self.start(self.config, torch_llama.random_weights(self.config, seed=3),
+                   context or self.config["max_position_embeddings"], name)
+
+    def loss(self, w, tokens, labels):
+        return torch_llama.loss(w, tokens, labels, self.config)
+
+    def compared(self, name, values):
+        # A bias of the keys, turned by position, is no constant to the softmax: its gradient is small, not zero.
+        return values
