@@ -6,6 +6,7 @@
 #include "CLI/CLI.hpp"
 #include "cli/command.h"
 #include "cli/common_flags.h"
+#include "cli/export_adapter.h"
 #include "cli/export_model.h"
 #include "common/base/flags.h"
 #include "common/formats/model_folder_writer.h"
@@ -13,8 +14,8 @@
 namespace eps::cli {
 namespace {
 
-void AddShardSize(CLI::App& command, ModelFolderForm& form) {
-  command
+CLI::Option* AddShardSize(CLI::App& command, ModelFolderForm& form) {
+  return command
       .add_option("--max-shard-size", form.max_shard_bytes,
                   "A model whose tensors take more is written as model-00001-of-0000N.safetensors and so on, with "
                   "model.safetensors.index.json")
@@ -43,7 +44,9 @@ void AddImport(CLI::App& app, int* exit_code) {
 
 void AddExport(CLI::App& app, int* exit_code) {
   CLI::App* command =
-      app.add_subcommand("export", "Writes a checkpoint as a Hugging Face folder that transformers loads");
+      app.add_subcommand("export",
+                         "Writes a checkpoint as a Hugging Face folder that transformers loads, with adapters "
+                         "(model.lora) merged into the weights");
   auto checkpoint = std::make_shared<std::string>();
   auto out = std::make_shared<std::string>();
   auto form = std::make_shared<ModelFolderForm>();
@@ -52,8 +55,17 @@ void AddExport(CLI::App& app, int* exit_code) {
       ->required();
   command->add_option("--out", *out, "Folder to write; must not be there, or be empty")->type_name("DIR")->required();
   AddDtypeTo(*command, "--dtype", *form);
-  AddShardSize(*command, *form);
-  command->callback([=] { *exit_code = ReportStart(ExportCheckpoint(*checkpoint, *out, *form)); });
+  CLI::Option* shard_size = AddShardSize(*command, *form);
+  auto is_adapter = std::make_shared<bool>(false);
+  command
+      ->add_flag("--adapter", *is_adapter,
+                 "The run's adapters alone, as PEFT and vLLM load them on top of the model that it began with: "
+                 "adapter_config.json and adapter_model.safetensors, and the tokenizer")
+      ->excludes(shard_size);
+  command->callback([=] {
+    *exit_code = ReportStart(*is_adapter ? ExportAdapter(*checkpoint, *out, form->dtype)
+                                         : ExportCheckpoint(*checkpoint, *out, *form));
+  });
 }
 
 }  // namespace eps::cli

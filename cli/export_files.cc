@@ -101,9 +101,7 @@ absl::Status EndTurnsWith(const Token& end, ExportFiles& result) {
     EPS_RETURN_IF_ERROR(PutInTokenizerFile(name, end, result.files));
   }
   result.config.eos_token_id = end.id;
-  result.notes.push_back(absl::StrCat("an answer ends with ", end.spelling, " (", end.id,
-                                      "): it is eos in config.json, ", kGenerationConfigFile,
-                                      " and the tokenizer's settings"));
+  result.end_of_answer = absl::StrCat(end.spelling, " (", end.id, ")");
   return absl::OkStatus();
 }
 
@@ -166,7 +164,7 @@ absl::Status CheckExportFiles(const ModelFiles& files) {
 }
 
 absl::StatusOr<ExportFiles> FilesOfExport(const ModelSource& source) {
-  ExportFiles result{.config = {}, .files = source.files, .notes = {}};
+  ExportFiles result{.config = {}, .files = source.files, .end_of_answer = "", .notes = {}};
   const bool has_config = source.files.contains("config.json");
   if (has_config) result.config.source = source.files.at("config.json");
   EPS_ASSIGN_OR_RETURN(const ordered_json config, ParseObject(source.files, "config.json"));

@@ -15,8 +15,9 @@ namespace eps::cli {
 // What an export has beside its tensors.
 struct ExportFiles {
   HfConfigForm config;
-  ModelFiles files;                // without config.json
-  std::vector<std::string> notes;  // what is otherwise than it was in the source, for people
+  ModelFiles files;           // without config.json
+  std::string end_of_answer;  // of a run on conversations, for people: "<|eot_id|> (128009)"; "": not known, or none
+  std::vector<std::string> notes;  // what else is otherwise than it was in the source, for people
 };
 
 // The files of `source`. Of a run on conversations, with what lets other programs talk to it as it was taught: the

@@ -59,7 +59,8 @@ TEST_F(ExportFilesTest, TheEndOfATurnGoesBeforeWhatEndedATextAndEverythingElseSt
             json::parse(R"({"eos_token": {"content": "<|eot_id|>", "lstrip": false}})"));
   EXPECT_EQ(result.config.eos_token_id, kEndOfTurn);
   EXPECT_FALSE(result.files.contains("config.json"));
-  EXPECT_EQ(result.notes.size(), 2);
+  EXPECT_EQ(result.end_of_answer, "<|eot_id|> (304)");
+  EXPECT_EQ(result.notes.size(), 1);
 }
 
 TEST_F(ExportFilesTest, WithoutAGenerationConfigThereIsOneWithTheTokensOfTheConfig) {

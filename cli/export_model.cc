@@ -24,21 +24,25 @@
 #include "common/checkpoint/checkpoint_files.h"
 #include "common/checkpoint/manifest.h"
 #include "common/checkpoint/model_source.h"
+#include "common/formats/merged_model.h"
 #include "common/formats/model_folder.h"
+#include "common/formats/model_folder_files.h"
+#include "common/formats/new_folder.h"
 #include "common/model/hf_config.h"
 #include "common/model/model_spec.h"
 #include "common/numeric/bf16.h"
 #include "common/numeric/fp16.h"
-#include "common/tensor/dtype.h"
 
 namespace eps::cli {
 namespace {
 
 // What an export is made of.
 struct Export {
-  std::unique_ptr<ModelFolder> model;
+  std::unique_ptr<ModelFolder> folder;
+  std::unique_ptr<MergedModel> model;  // of `folder`
   ModelSource source;
   ModelFolderForm form;  // with config and files
+  std::string end_of_answer;
   std::vector<std::string> notes;
 };
 
@@ -49,15 +53,18 @@ absl::StatusOr<Export> OpenExport(const std::string& from, ModelFolderForm form)
     EPS_RETURN_IF_ERROR(CheckSaysAll(manifest.run.model));
     EPS_RETURN_IF_ERROR(CheckConfig(from, manifest));
   }
-  EPS_ASSIGN_OR_RETURN(std::unique_ptr<ModelFolder> model, ModelFolder::Open(from));
+  EPS_ASSIGN_OR_RETURN(std::unique_ptr<ModelFolder> folder, ModelFolder::Open(from));
+  EPS_ASSIGN_OR_RETURN(std::unique_ptr<MergedModel> model, MergedModel::Create(*folder));
   EPS_ASSIGN_OR_RETURN(ModelSource source, FindModelSource(from));
   absl::StatusOr<ExportFiles> beside = FilesOfExport(source);
   EPS_RETURN_IF_ERROR_WITH(beside.status(), source.place);
   form.config = std::move(beside->config);
   form.files = std::move(beside->files);
-  return Export{.model = std::move(model),
+  return Export{.folder = std::move(folder),
+                .model = std::move(model),
                 .source = std::move(source),
                 .form = std::move(form),
+                .end_of_answer = std::move(beside->end_of_answer),
                 .notes = std::move(beside->notes)};
 }
 
@@ -68,10 +75,18 @@ void Say(const std::string& out, const Export& made) {
   std::printf("%s: %lld parameters, %s, %lld layers, %lld wide\n", out.c_str(),
               static_cast<long long>(model.num_parameters()), form.dtype.c_str(),
               static_cast<long long>(model.config.num_layers), static_cast<long long>(model.config.d_model));
+  if (const LoraConfig& lora = made.folder->model().config.lora; lora.is_on()) {
+    std::printf("  adapters of rank %lld merged into %zu weights\n", static_cast<long long>(lora.rank),
+                made.model->num_adapters());
+  }
   std::vector<std::string> names;
   for (const auto& [name, bytes] : source.files) names.push_back(name);
   if (!names.empty()) std::printf("  from %s: %s\n", source.place.c_str(), absl::StrJoin(names, ", ").c_str());
   for (const std::string& note : made.notes) std::printf("  %s\n", note.c_str());
+  if (!made.end_of_answer.empty()) {
+    std::printf("  an answer ends with %s: it is eos in config.json, %s and the tokenizer's settings\n",
+                made.end_of_answer.c_str(), kGenerationConfigFile);
+  }
   if (HasTokenizer(form.files)) return;
   std::fprintf(stderr,
                "eps: %s has no tokenizer%s: transformers loads the model and cannot make tokens for it, llama.cpp "
@@ -152,12 +167,10 @@ absl::Status CheckIsExport(const std::string& checkpoint, const std::string& fol
 absl::Status WriteModel(const std::string& from, const std::string& out, ModelFolderForm form) {
   EPS_RETURN_IF_ERROR(VerifyCheckpointFolder(from, kWeightFiles));
   EPS_ASSIGN_OR_RETURN(const Export made, OpenExport(from, std::move(form)));
-  EPS_RETURN_IF_ERROR(
-      WriteModelFolder(out, made.model->model(), made.form,
-                       [&made](const TensorSpec& tensor, int64_t first, absl::Span<float> values) -> absl::Status {
-                         EPS_RETURN_IF_ERROR(made.model->ReadPart(tensor, first, values));
-                         return made.model->CheckValues(tensor, first, values, Dtype::kF32);
-                       }));
+  EPS_RETURN_IF_ERROR(WriteModelFolder(out, made.model->model(), made.form,
+                                       [&made](const TensorSpec& tensor, int64_t first, absl::Span<float> values) {
+                                         return made.model->ReadPart(tensor, first, values);
+                                       }));
   Say(out, made);
   return absl::OkStatus();
 }
@@ -176,13 +189,18 @@ absl::Status CheckExportSource(const RunConfig& run, const std::string& resumed)
   return absl::OkStatus();
 }
 
-absl::Status ExportCheckpoint(const std::string& checkpoint, const std::string& out, const ModelFolderForm& form) {
+absl::StatusOr<std::string> FindFolderToExport(const std::string& checkpoint, const std::string& out) {
   EPS_RETURN_IF_ERROR(CheckNewFolder(out));
   EPS_ASSIGN_OR_RETURN(const std::string folder, FindCheckpointFolder(checkpoint));
   if (const std::string run = RunFolderOf(folder); IsStepFolder(folder) && LiesIn(out, run)) {
     return absl::InvalidArgumentError(
         absl::StrCat(out, ": lies in the run's folder, ", run, "; give one outside of it"));
   }
+  return folder;
+}
+
+absl::Status ExportCheckpoint(const std::string& checkpoint, const std::string& out, const ModelFolderForm& form) {
+  EPS_ASSIGN_OR_RETURN(const std::string folder, FindFolderToExport(checkpoint, out));
   return WriteModel(folder, out, form);
 }
 

@@ -4,6 +4,7 @@
 #include <string>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "common/formats/model_folder_writer.h"
 #include "common/spec/run_config.h"
 
@@ -14,8 +15,9 @@ class Option;
 
 namespace eps::cli {
 
-// Writes what `from`, a checkpoint's folder or a model's, holds as a model's folder `out`, with what its run began with
-// beside the weights (FilesOfExport), and says on stdout what was written, on stderr what is missing.
+// Writes what `from`, a checkpoint's folder or a model's, holds as a model's folder `out`, adapters merged into the weights
+// (MergedModel), with what its run began with beside the weights (FilesOfExport), and says on stdout what was written, on
+// stderr what is missing.
 // Errors: ModelFolder::Open's, FindModelSource's, FilesOfExport's, WriteModelFolder's; then nothing is left at `out`
 absl::Status WriteModel(const std::string& from, const std::string& out, ModelFolderForm form);
 
@@ -28,8 +30,12 @@ absl::Status ImportModel(const std::string& from, const std::string& out, const 
 // Errors: CheckExportFiles's, FindModelSource's, ReadModelSource's
 absl::Status CheckExportSource(const RunConfig& run, const std::string& resumed);
 
-// WriteModel of the checkpoint that `checkpoint` means (FindCheckpointFolder), once its files are what they were.
-// Errors: WriteModel's · INVALID_ARGUMENT `out` lies in the folder of that checkpoint's run
+// The folder that `checkpoint` means (FindCheckpointFolder), to be written as `out`.
+// Errors: CheckNewFolder's, FindCheckpointFolder's · INVALID_ARGUMENT `out` lies in the folder of that checkpoint's run
+absl::StatusOr<std::string> FindFolderToExport(const std::string& checkpoint, const std::string& out);
+
+// WriteModel of the checkpoint that `checkpoint` means, once its files are what they were.
+// Errors: FindFolderToExport's, WriteModel's
 absl::Status ExportCheckpoint(const std::string& checkpoint, const std::string& out, const ModelFolderForm& form);
 
 // Whether `folder` is what ExportCheckpoint would write: the same config.json, tensors of its names, shapes and type, and

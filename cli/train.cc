@@ -49,6 +49,7 @@
 #include "common/checkpoint/manifest.h"
 #include "common/checkpoint/resumed_run.h"
 #include "common/formats/model_folder_writer.h"
+#include "common/formats/new_folder.h"
 #include "common/grpc/thread_needs.h"
 #include "common/model/hf_config.h"
 #include "common/model/model_spec.h"

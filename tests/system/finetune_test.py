@@ -75,7 +75,7 @@ class FinetuneTest(SystemTest):
             done = run([str(EPS), *command[1:]], cwd=ROOT, errors="replace")  # a token may be half a character
             self.assertEqual(done.returncode, 0, f"{' '.join(command)}\n{done.stdout}\n{done.stderr}")
             outputs[command[1]] = done.stdout
-        self.assertEqual(set(outputs), WITH_RUN | {"tokenize", "sample"})
+        self.assertEqual(set(outputs), WITH_RUN | {"tokenize", "sample", "evaluate", "export"})
         self.assertIn("same bits", outputs["verify"])
         self.assertTrue(outputs["sample"].strip(), "it has nothing to say")
         self.assertNotIn("Where is Basel?", outputs["sample"])  # an answer alone
