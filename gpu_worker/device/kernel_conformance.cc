@@ -135,6 +135,15 @@ std::vector<MatMulCase> MatMulCases() {
   for (const bool accumulate : {false, true}) {
     cases.push_back({.M = 66, .N = 24, .K = 130, .trans_b = true, .accumulate = accumulate, .scale = 0.3125});
     cases.push_back({.M = 66, .N = 24, .K = 600, .trans_a = true, .accumulate = accumulate, .scale = 2.5});
+    cases.push_back({.M = 200, .N = 390, .K = 1300, .trans_b = true, .accumulate = accumulate, .scale = 0.5});
+  }
+  // As an adapter of odd rank has it: thin, and a part of wider rows; and with a residual.
+  for (const int64_t rank : {1, 3}) {
+    const int64_t more = 8 - rank;
+    cases.push_back({.M = 70, .N = rank, .K = 50, .trans_b = true, .ld_extra = more, .scale = 2});
+    cases.push_back({.M = 70, .N = 50, .K = rank, .trans_b = true, .epilogue = E::kResidual, .ld_extra = more});
+    cases.push_back(
+        {.M = 70, .N = 50, .K = rank, .bias = true, .epilogue = E::kResidual, .ld_extra = more, .scale = 2});
   }
   for (const bool bias : {false, true}) {
     for (const int64_t N : {70, 770}) {

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "gpu_worker/layers/linear.h"
 #include "gpu_worker/layers/norm.h"
-#include "gpu_worker/layers/tensor_offsets.h"
 
 namespace eps::worker {
 namespace {
@@ -16,7 +16,9 @@ constexpr int kAttentionDropoutUse = 0;
 constexpr int kAttentionProjectionDropoutUse = 1;
 constexpr int kMlpProjectionDropoutUse = 2;
 constexpr int kInputDropoutUse = 3;
-constexpr int kQkvLoraDropoutUse = 4, kAttentionOutLoraDropoutUse = 5, kUpLoraDropoutUse = 6, kDownLoraDropoutUse = 7;
+// 4 to 7 are those of what enters adapters: block_offsets.cc.
+
+int64_t AdaptersInputBytes(const LayerShape& s) { return s.lora.dropout > 0 ? s.rows_bytes(s.lora.widest_input) : 0; }
 
 // Scratch of the forward pass. Kernels' own scratch is last, so that addresses do not depend on it.
 struct ForwardScratch {
@@ -24,14 +26,17 @@ struct ForwardScratch {
     Layout layout;
     normed = layout.Take(s.boundary_bytes());
     hidden = layout.Take(s.rows_bytes(s.F));
-    lora = layout.Take(s.rows_bytes(s.lora_width()));
-    lora_input = layout.Take(s.lora_dropout > 0 ? s.rows_bytes(s.widest_input()) : 0);
+    t = layout.Take(s.rows_bytes(s.lora.t_width));
+    adapters_input = layout.Take(AdaptersInputBytes(s));
     kernel = layout.total_bytes();
   }
-  int64_t normed;      // act (M, C): norm1's output, then norm2's
-  int64_t hidden;      // act (M, F): of GELU or SwiGLU
-  int64_t lora;        // act (M, lora_width)
-  int64_t lora_input;  // act (M, widest_input): what dropout leaves of it; empty without
+  LoraScratch Lora(const BlockArgs& args) const {
+    return {.t = At(args.scratch, t), .dropped = At(args.scratch, adapters_input), .t_width = args.shape.lora.t_width};
+  }
+  int64_t normed;          // act (M, C): norm1's output, then norm2's
+  int64_t hidden;          // act (M, F): of GELU or SwiGLU
+  int64_t t;               // of LoraScratch
+  int64_t adapters_input;  // LoraScratch::dropped
   int64_t kernel;
 };
 
@@ -56,10 +61,16 @@ struct BackwardScratch {
         layout.Take(std::max({second.total_bytes(), second_again.total_bytes(), second_at_last.total_bytes()}));
     for (int64_t* offset : {&hidden, &d_hidden, &d_qkv, &normed2, &d_normed2}) *offset += area;
     dropped = layout.Take(s.residual_dropout > 0 ? bytes : 0);
-    lora = layout.Take(s.rows_bytes(s.lora_width()));
-    d_lora = layout.Take(s.rows_bytes(s.lora_width()));
-    lora_input = layout.Take(s.lora_dropout > 0 ? s.rows_bytes(s.widest_input()) : 0);
+    t = layout.Take(s.rows_bytes(s.lora.t_width));
+    dt = layout.Take(s.rows_bytes(s.lora.t_width));
+    adapters_input = layout.Take(AdaptersInputBytes(s));
     kernel = layout.total_bytes();
+  }
+  LoraScratch Lora(const BlockArgs& args) const {
+    return {.t = At(args.scratch, t),
+            .dt = At(args.scratch, dt),
+            .dropped = At(args.scratch, adapters_input),
+            .t_width = args.shape.lora.t_width};
   }
   // First area: d_up, and when it is dead the gradients of the attention part.
   int64_t d_up;                // act (M, up_width)
@@ -71,8 +82,8 @@ struct BackwardScratch {
   int64_t normed2, d_normed2;  // act (M, C) each
   int64_t d_qkv;               // act (M, qkv_width)
   int64_t dropped;             // act (M, C): a dropout's backward; empty without dropout
-  int64_t lora, d_lora;        // act (M, lora_width) each
-  int64_t lora_input;          // act (M, widest_input): as in ForwardScratch
+  int64_t t, dt;               // of LoraScratch
+  int64_t adapters_input;      // LoraScratch::dropped
   int64_t kernel;              // kernels' own; last, so that no address depends on its size
 };
 
@@ -85,8 +96,7 @@ struct BlockWork {
   LinearContext linear;
   NormContext norm;
 
-  // lora, d_lora, lora_input: in scratch, of LinearContext
-  BlockWork(Kernels& kernels, const BlockArgs& args, int64_t lora, int64_t d_lora, int64_t lora_input)
+  BlockWork(Kernels& kernels, const BlockArgs& args, const LoraScratch& lora_scratch)
       : k(kernels),
         a(args),
         s(args.shape),
@@ -99,13 +109,9 @@ struct BlockWork {
                .weights = args.weights,
                .trainable_elems = args.trainable_elems,
                .starts_gradient = args.starts_gradient,
-               .lora_width = args.shape.lora_width(),
-               .lora_scale = args.shape.lora_scale,
-               .lora_dropout = args.shape.lora_dropout,
                .key = args.key,
-               .lora = At(args.scratch, lora),
-               .d_lora = At(args.scratch, d_lora),
-               .dropped = At(args.scratch, lora_input)},
+               .lora = args.shape.lora,
+               .scratch = lora_scratch},
         norm{kernels, M, C, args.shape.layer_norm_eps} {}
 
   const BlockOffsets& w() const { return *a.offsets; }
@@ -172,15 +178,11 @@ struct BlockWork {
   }
 
   void MakeQkv(const void* normed) const {
-    // What is normed first lies apart.
-    const auto is_apart = [&](const Linear& l) { return s.has_qk_norm && l.first_column < heads_width(); };
-    const auto output = [&](const Linear& l) { return Inner(is_apart(l) ? in.heads : in.qkv); };
-    const auto output_ld = [&](const Linear& l) { return is_apart(l) ? heads_width() : s.qkv_width(); };
-    linear.MakeLora(w().qkv, normed);
-    for (const Adapter& adapter : w().qkv.adapters) {
-      k.MatMul(linear.ForwardAdapter(adapter, output(adapter.b), output_ld(adapter.b)));
-    }
-    for (const Linear& l : w().qkv.own) k.MatMul(linear.Forward(l, normed, output(l), output_ld(l)));
+    linear.Forward(w().qkv, normed, [this](const Linear& l) -> LinearOutput {
+      // What is normed first lies apart.
+      const bool is_apart = s.has_qk_norm && l.first_column < heads_width();
+      return {.y = Inner(is_apart ? in.heads : in.qkv), .ld = is_apart ? heads_width() : s.qkv_width()};
+    });
     if (s.has_qk_norm) {
       k.RmsNorm(HeadNorm(0, s.H, w().query_norm, in.query_rstd));
       k.RmsNorm(HeadNorm(s.H, s.kv_heads, w().key_norm, in.key_rstd));
@@ -224,8 +226,8 @@ void MlpBackward(const BlockWork& b, const BackwardScratch& at, void* dy, float*
 
   const void* d_out = b.ThroughDropout(dy, kMlpProjectionDropoutUse, b.Scratch(at.dropped));
   void* d_hidden = s.is_gated ? b.Scratch(at.d_hidden) : d_up;
-  b.linear.BackwardAdapters(w.down, d_out, b.C);
-  b.linear.BackwardInput(w.down, d_out, b.C, d_hidden);
+  const LinearGradient of_down = b.linear.GradientOf(w.down, d_out, b.C);
+  b.linear.BackwardInput(w.down, of_down, d_hidden);
   if (s.is_gated) {  // its products have no biases
     b.k.SwigluBackward(
         {.M = b.M, .F = s.F, .gate_up = b.Inner(b.in.up), .dy = d_hidden, .dgate_up = d_up, .y = hidden});
@@ -236,18 +238,18 @@ void MlpBackward(const BlockWork& b, const BackwardScratch& at, void* dy, float*
                             .x = b.Inner(b.in.up),
                             .dy = d_up,
                             .activated = hidden,
-                            .dbias = b.linear.BiasGradient(w.up.own.front(), gradient),
+                            .dbias = b.linear.BiasGradient(w.up.products.front(), gradient),
                             .scratch = kernel});
   }
-  b.linear.BackwardWeights(w.down, hidden, d_out, b.C, gradient);
-  b.linear.BackwardBiases(w.down, d_out, b.C, gradient, kernel);
+  b.linear.BackwardWeights(w.down, hidden, of_down, gradient);
+  b.linear.BackwardBiases(w.down, of_down, gradient, kernel);
 
   void* normed = b.Scratch(at.normed2);
   void* d_normed = b.Scratch(at.d_normed2);
   b.norm.Again(b.Parameters(w.mlp_norm), x_mid, b.Norm2(), normed);
-  b.linear.BackwardAdapters(w.up, d_up, s.up_width());
-  b.linear.BackwardWeights(w.up, normed, d_up, s.up_width(), gradient);
-  b.linear.BackwardInput(w.up, d_up, s.up_width(), d_normed, s.adds_to_normed ? dy : nullptr);
+  const LinearGradient of_up = b.linear.GradientOf(w.up, d_up, s.up_width());
+  b.linear.BackwardWeights(w.up, normed, of_up, gradient);
+  b.linear.BackwardInput(w.up, of_up, d_normed, s.adds_to_normed ? dy : nullptr);
   b.norm.Backward(b.Parameters(w.mlp_norm), d_normed, x_mid, b.Norm2(), s.adds_to_normed ? nullptr : dy, dy,
                   gradient + w.mlp_norm.scale, BlockWork::Shift(gradient, w.mlp_norm), kernel);
 }
@@ -260,10 +262,10 @@ void AttentionPartBackward(const BlockWork& b, const BackwardScratch& at, const 
   void* kernel = b.Scratch(at.kernel);
 
   const void* d_out = b.ThroughDropout(dx, kAttentionProjectionDropoutUse, b.Scratch(at.dropped));
-  b.linear.BackwardAdapters(w.attention_out, d_out, b.C);
-  b.linear.BackwardInput(w.attention_out, d_out, b.C, d_o);
-  b.linear.BackwardWeights(w.attention_out, b.Inner(b.in.o), d_out, b.C, gradient);
-  b.linear.BackwardBiases(w.attention_out, d_out, b.C, gradient, kernel);
+  const LinearGradient of_out = b.linear.GradientOf(w.attention_out, d_out, b.C);
+  b.linear.BackwardInput(w.attention_out, of_out, d_o);
+  b.linear.BackwardWeights(w.attention_out, b.Inner(b.in.o), of_out, gradient);
+  b.linear.BackwardBiases(w.attention_out, of_out, gradient, kernel);
   b.k.AttentionBackward({.B = s.B,
                          .T = s.T,
                          .H = s.H,
@@ -286,76 +288,18 @@ void AttentionPartBackward(const BlockWork& b, const BackwardScratch& at, const 
   void* d_normed = b.Scratch(at.d_normed1);
   b.norm.Again(b.Parameters(w.attention_norm), x, b.Norm1(), normed);
   b.DropInput(normed);
-  b.linear.BackwardAdapters(w.qkv, d_qkv, s.qkv_width());
-  b.linear.BackwardWeights(w.qkv, normed, d_qkv, s.qkv_width(), gradient);
-  b.linear.BackwardBiases(w.qkv, d_qkv, s.qkv_width(), gradient, kernel);
-  b.linear.BackwardInput(w.qkv, d_qkv, s.qkv_width(), d_normed, s.adds_to_normed ? dx : nullptr);
+  const LinearGradient of_qkv = b.linear.GradientOf(w.qkv, d_qkv, s.qkv_width());
+  b.linear.BackwardWeights(w.qkv, normed, of_qkv, gradient);
+  b.linear.BackwardBiases(w.qkv, of_qkv, gradient, kernel);
+  b.linear.BackwardInput(w.qkv, of_qkv, d_normed, s.adds_to_normed ? dx : nullptr);
   b.DropInput(d_normed);
   b.norm.Backward(b.Parameters(w.attention_norm), d_normed, x, b.Norm1(), s.adds_to_normed ? nullptr : dx, dx,
                   gradient + w.attention_norm.scale, BlockWork::Shift(gradient, w.attention_norm), kernel);
 }
 
-// The tensors of one layer by role.
-class Places {
- public:
-  Places(const ModelSpec& model, LayerId layer) : model_(model), layer_(layer) {}
-
-  int64_t At(Role role) const { return TensorOffset(model_, layer_, role); }
-  int64_t OrNone(Role role, LoraPart part = LoraPart::kNone) const {
-    return FindTensorOffset(model_, layer_, role, part).value_or(-1);
-  }
-  BlockOffsets::Norm Norm(Role scale, Role shift) const { return {.scale = At(scale), .shift = OrNone(shift)}; }
-
-  // One of several products of `in` columns that come in.
-  struct Part {
-    int64_t out = 0;
-    Role weight, bias;
-    bool is_apart = false;  // its output lies elsewhere than those before it
-  };
-  Linears Products(int64_t in, int lora_dropout_use, const std::vector<Part>& parts) const {
-    const int64_t trainable = model_.layer(layer_).trainable_elems, rank = model_.config.lora.rank;
-    std::vector<Linear> side, as;
-    Linears linears{.dropout_use = lora_dropout_use};
-    int64_t column = 0;
-    const auto end_side = [&] {
-      for (const Linear& l : Joined(side, trainable)) linears.own.push_back(l);
-      side.clear();
-    };
-    for (const Part& part : parts) {
-      if (part.is_apart) end_side();
-      const int64_t a = OrNone(part.weight, LoraPart::kA);
-      side.push_back({.in = in,
-                      .out = part.out,
-                      .weight = At(part.weight),
-                      .bias = OrNone(part.bias),
-                      .is_out_in = model_.config.family != ModelFamily::kGpt2,
-                      .first_column = column,
-                      .has_adapter = a >= 0});
-      if (a >= 0) {
-        const auto t_column = static_cast<int64_t>(as.size()) * RoundUp(rank, kLoraColumnAlign);
-        as.push_back({.in = in, .out = rank, .weight = a, .is_out_in = true, .first_column = t_column});
-        const Linear b = {.in = rank,
-                          .out = part.out,
-                          .weight = OrNone(part.weight, LoraPart::kB),
-                          .is_out_in = true,
-                          .first_column = column};
-        linears.adapters.push_back({.b = b, .t_column = t_column});
-      }
-      column += part.out;
-    }
-    end_side();
-    linears.a = Joined(as, trainable);
-    return linears;
-  }
-
- private:
-  const ModelSpec& model_;
-  const LayerId layer_;
-};
-
 // What a layer's products need of the kernels' scratch: the largest of all.
 BlockOffsets SizesOnly(const LayerShape& s) {
-  const auto one = [](int64_t out) { return Linears{.own = {{.out = out, .bias = 0}}}; };
+  const auto one = [](int64_t out) { return Linears{.products = {{.out = out, .bias = 0}}}; };
   BlockOffsets offsets;
   offsets.qkv = one(s.qkv_width());
   offsets.up = one(s.up_width());
@@ -364,36 +308,6 @@ BlockOffsets SizesOnly(const LayerShape& s) {
 }
 
 }  // namespace
-
-BlockOffsets BlockOffsetsOf(const ModelSpec& model, LayerId layer) {
-  const ModelConfig& c = model.config;
-  const int64_t d = c.d_model, q = c.num_heads * c.head_dim(), kv = c.kv_heads() * c.head_dim(), ff = c.ff_width();
-  const Places at(model, layer);
-  BlockOffsets offsets;
-  offsets.attention_norm = at.Norm(Role::kAttentionNormScale, Role::kAttentionNormShift);
-  offsets.mlp_norm = at.Norm(Role::kMlpNormScale, Role::kMlpNormShift);
-  offsets.attention_out =
-      at.Products(q, kAttentionOutLoraDropoutUse, {{d, Role::kAttentionOutWeight, Role::kAttentionOutBias}});
-  offsets.down = at.Products(ff, kDownLoraDropoutUse, {{d, Role::kDownWeight, Role::kDownBias}});
-  if (c.family == ModelFamily::kGpt2) {
-    offsets.qkv = at.Products(d, kQkvLoraDropoutUse, {{3 * d, Role::kQkvWeight, Role::kQkvBias}});
-    offsets.up = at.Products(d, kUpLoraDropoutUse, {{ff, Role::kUpWeight, Role::kUpBias}});
-    return offsets;
-  }
-  offsets.qkv = at.Products(d, kQkvLoraDropoutUse,
-                            {{q, Role::kQueryWeight, Role::kQueryBias},
-                             {kv, Role::kKeyWeight, Role::kKeyBias},
-                             {kv, Role::kValueWeight, Role::kValueBias, /*is_apart=*/c.qk_norm}});
-  if (c.family == ModelFamily::kBert) {
-    offsets.up = at.Products(d, kUpLoraDropoutUse, {{ff, Role::kUpWeight, Role::kUpBias}});
-    return offsets;
-  }
-  offsets.query_norm = at.OrNone(Role::kQueryNormScale);
-  offsets.key_norm = at.OrNone(Role::kKeyNormScale);
-  offsets.up =
-      at.Products(d, kUpLoraDropoutUse, {{ff, Role::kGateWeight, Role::kUpBias}, {ff, Role::kUpWeight, Role::kUpBias}});
-  return offsets;
-}
 
 BlockInner::BlockInner(const LayerShape& shape) {
   Layout layout;
@@ -433,7 +347,7 @@ int64_t BlockBackwardScratchBytes(const LayerShape& shape, const KernelSizes& ke
 void BlockForward(Kernels& kernels, const BlockArgs& args, const void* x, void* y) {
   const LayerShape& s = args.shape;
   const ForwardScratch at(s);
-  const BlockWork b(kernels, args, at.lora, /*d_lora=*/at.lora, at.lora_input);
+  const BlockWork b(kernels, args, at.Lora(args));
   const BlockInner& in = b.in;
   const BlockOffsets& w = b.w();
   void* normed = b.Scratch(at.normed);
@@ -456,39 +370,32 @@ void BlockForward(Kernels& kernels, const BlockArgs& args, const void* x, void* 
                      .documents = args.documents,
                      .dropout = b.attention_dropout(),
                      .scratch = b.Scratch(at.kernel)});
-  b.linear.ForwardAdapters(w.attention_out, b.Inner(in.o), x_mid, s.C);
-  MatMulArgs project = b.linear.Forward(w.attention_out.own.front(), b.Inner(in.o), x_mid, s.C);
-  project.epilogue = MatMulArgs::Epilogue::kResidual;
-  project.residual = s.adds_to_normed ? normed : x;
-  project.dropout = args.key.MakeDropout(s.residual_dropout, kAttentionProjectionDropoutUse, s.M() * s.C);
-  kernels.MatMul(project);
+  b.linear.Forward(w.attention_out, b.Inner(in.o), {x_mid, s.C},
+                   {.epilogue = MatMulArgs::Epilogue::kResidual,
+                    .residual = s.adds_to_normed ? normed : x,
+                    .dropout = args.key.MakeDropout(s.residual_dropout, kAttentionProjectionDropoutUse, s.M() * s.C)});
 
   b.norm.Forward(b.Parameters(w.mlp_norm), x_mid, b.Norm2(), normed);
   void* up = b.Inner(in.up);
   void* hidden = b.Scratch(at.hidden);
-  b.linear.ForwardAdapters(w.up, normed, up, s.up_width());
-  for (const Linear& l : w.up.own) {
-    MatMulArgs product = b.linear.Forward(l, normed, up, s.up_width());
-    if (!s.is_gated && y != nullptr) {
-      product.epilogue = MatMulArgs::Epilogue::kActivation;
-      product.activation = s.activation;
-      product.activated = hidden;
-    }
-    kernels.MatMul(product);
+  MatMulArgs up_epilogue;
+  if (!s.is_gated && y != nullptr) {
+    up_epilogue.epilogue = MatMulArgs::Epilogue::kActivation;
+    up_epilogue.activation = s.activation;
+    up_epilogue.activated = hidden;
   }
+  b.linear.Forward(w.up, normed, {up, s.up_width()}, up_epilogue);
   if (y == nullptr) return;
   if (s.is_gated) kernels.Swiglu({.M = s.M(), .F = s.F, .gate_up = up, .y = hidden});
-  b.linear.ForwardAdapters(w.down, hidden, y, s.C);
-  MatMulArgs down = b.linear.Forward(w.down.own.front(), hidden, y, s.C);
-  down.epilogue = MatMulArgs::Epilogue::kResidual;
-  down.residual = s.adds_to_normed ? normed : x_mid;
-  down.dropout = args.key.MakeDropout(s.residual_dropout, kMlpProjectionDropoutUse, s.M() * s.C);
-  kernels.MatMul(down);
+  b.linear.Forward(w.down, hidden, {y, s.C},
+                   {.epilogue = MatMulArgs::Epilogue::kResidual,
+                    .residual = s.adds_to_normed ? normed : x_mid,
+                    .dropout = args.key.MakeDropout(s.residual_dropout, kMlpProjectionDropoutUse, s.M() * s.C)});
 }
 
 void BlockBackward(Kernels& kernels, const BlockArgs& args, const void* x, void* dy, float* gradient) {
   const BackwardScratch at(args.shape);
-  const BlockWork b(kernels, args, at.lora, at.d_lora, at.lora_input);
+  const BlockWork b(kernels, args, at.Lora(args));
   MlpBackward(b, at, dy, gradient);               // dy is now the gradient of x_mid
   AttentionPartBackward(b, at, x, dy, gradient);  // and now that of x
 }

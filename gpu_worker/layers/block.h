@@ -5,8 +5,8 @@
 
 #include "common/model/model_spec.h"
 #include "gpu_worker/device/kernels.h"
+#include "gpu_worker/layers/block_offsets.h"
 #include "gpu_worker/layers/layer_shape.h"
-#include "gpu_worker/layers/linear.h"
 
 namespace eps::worker {
 
@@ -20,19 +20,6 @@ namespace eps::worker {
 // r1 = x and r2 = x_mid: norms before what they are for (GPT-2, Llama). r1 = n1 and r2 = n2 with LayerShape::adds_to_normed:
 // norms behind the sums (BERT), where norm1 is the last one of the block before, or the embedding's. The first block then
 // drops out n1. Each W may have an adapter beside it (LoraConfig): n W is then n W + scale (n A^T) B^T.
-struct BlockOffsets {  // in elements of the layer's slot
-  struct Norm {
-    int64_t scale = 0, shift = -1;  // -1: an RMS norm
-  };
-  Norm attention_norm, mlp_norm;
-  Linears qkv;  // queries and keys apart from values with a norm of heads
-  int64_t query_norm = -1, key_norm = -1;
-  Linears attention_out;  // one
-  Linears up;             // gate first
-  Linears down;           // one
-};
-BlockOffsets BlockOffsetsOf(const ModelSpec& model, LayerId layer);
-
 // What backward needs beside x. Outputs of the norms and of GELU or SwiGLU are not kept: they are functions of each row
 // of what is, and cheap.
 struct BlockInner {  // in bytes of the inner slot

@@ -3,11 +3,13 @@
 #include <algorithm>
 
 #include "gpu_worker/layers/block.h"
+#include "gpu_worker/layers/block_offsets.h"
 #include "gpu_worker/layers/head.h"
 
 namespace eps::worker {
 
-LayerShape MakeLayerShape(const ModelConfig& model, const BatchShape& batch, Dtype wire, Dtype compute) {
+LayerShape MakeLayerShape(const ModelSpec& spec, const BatchShape& batch, Dtype wire, Dtype compute) {
+  const ModelConfig& model = spec.config;
   LayerShape shape;
   shape.B = batch.micro_batch;
   shape.has_documents = batch.has_documents;
@@ -27,12 +29,7 @@ LayerShape MakeLayerShape(const ModelConfig& model, const BatchShape& batch, Dty
   shape.num_classes = model.num_classes;
   shape.has_qk_norm = model.qk_norm;
   shape.window = model.sliding_window;
-  if (model.lora.is_on()) {
-    shape.lora_rank = model.lora.rank;
-    shape.loras_per_input = model.family == ModelFamily::kGpt2 ? 1 : 3;  // queries, keys and values
-    shape.lora_scale = model.lora.scale();
-    shape.lora_dropout = model.lora.dropout;
-  }
+  shape.lora = LoraShapeOf(spec);
   shape.layer_norm_eps = model.layer_norm_eps;
   (is_bert ? shape.input_dropout : shape.embedding_dropout) = model.embedding_dropout;
   shape.attention_dropout = model.attention_dropout;

@@ -1,7 +1,6 @@
 #ifndef EPS_GPU_WORKER_LAYERS_LAYER_SHAPE_H_
 #define EPS_GPU_WORKER_LAYERS_LAYER_SHAPE_H_
 
-#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 
@@ -15,8 +14,19 @@
 
 namespace eps::worker {
 
-// Where adapters' columns of x A^T begin, in elements: 16 bytes in 16-bit types.
-inline constexpr int64_t kLoraColumnAlign = 8;
+// The adapters of a model's blocks (LoraConfig), of which one may have more than another: the most of any.
+struct LoraShape {
+  int64_t rank = 0;  // 0: there are none
+  double scale = 1;
+  double dropout = 0;
+  int64_t t_width = 0;       // columns of t (linear.h) of one input
+  int64_t widest_input = 0;  // of those that enter adapters
+  // Over all adapters of a block, what comes in and what comes out; of that behind the activation alone, both.
+  int64_t in_columns = 0, out_columns = 0, down_columns = 0;
+  int64_t frozen_elems = 0;  // of a block's products
+
+  friend bool operator==(const LoraShape&, const LoraShape&) = default;
+};
 
 // The shape of one micro-batch in any layer of a model. All that sizes depend on.
 struct LayerShape {
@@ -37,10 +47,7 @@ struct LayerShape {
   int64_t num_classes = 0;      // a classifier's; 0: a language model
   bool has_documents = false;   // samples of several documents
   int64_t window = 0;           // of attention; 0: none
-  int64_t lora_rank = 0;        // of adapters (LoraConfig); 0: there are none
-  int64_t loras_per_input = 0;  // at most, of products of one input
-  double lora_scale = 1;
-  double lora_dropout = 0;
+  LoraShape lora;
   double layer_norm_eps = 1e-5;
   // input_dropout: of what the first block reads, behind its norm.
   double embedding_dropout = 0, input_dropout = 0, attention_dropout = 0, residual_dropout = 0, classifier_dropout = 0;
@@ -53,10 +60,7 @@ struct LayerShape {
   int64_t num_labels() const { return is_classifier() ? B : M(); }
   int64_t q_width() const { return H * D; }
   int64_t qkv_width() const { return (H + 2 * kv_heads) * D; }
-  int64_t up_width() const { return is_gated ? 2 * F : F; }             // gate and up, or up alone
-  int64_t widest_input() const { return std::max({C, q_width(), F}); }  // of a block's products
-  // Columns of x A^T of one input.
-  int64_t lora_width() const { return loras_per_input * RoundUp(lora_rank, kLoraColumnAlign); }
+  int64_t up_width() const { return is_gated ? 2 * F : F; }  // gate and up, or up alone
   bool expands() const { return wire != compute; }
   int64_t act_bytes() const { return SizeOf(compute); }
   int64_t rows_bytes(int64_t width) const { return M() * width * act_bytes(); }  // act (M, width)
@@ -77,7 +81,7 @@ struct BatchShape {
   int64_t micro_batch = 1;
   bool has_documents = false;
 };
-LayerShape MakeLayerShape(const ModelConfig& model, const BatchShape& batch, Dtype wire, Dtype compute);
+LayerShape MakeLayerShape(const ModelSpec& model, const BatchShape& batch, Dtype wire, Dtype compute);
 
 // A micro-batch's arrays in one place, as LayerShape lays them out; those that the shape has not are null.
 struct TokenArrays {

@@ -166,7 +166,7 @@ TEST(LayersTest, ABlockStaysWithinItsSizesAndRecomputesTheSameBits) {
   for (const Case& c : AllCases()) {
     const ModelSpec model = BuildModel(c.config).value();
     const LayerSpec& layer = model.layers[1];
-    const LayerShape shape = MakeLayerShape(c.config, {.micro_batch = c.micro_batch}, c.wire, Dtype::kF32);
+    const LayerShape shape = MakeLayerShape(model, {.micro_batch = c.micro_batch}, c.wire, Dtype::kF32);
     const LayerSizes sizes = SizesOf(model, layer, shape, CpuKernelSizes());
     const int64_t boundary_elems = shape.M() * shape.C;
     GuardedArena arena;
@@ -241,7 +241,7 @@ TEST(LayersTest, ABlockWithAdaptersIsTheOneOfTheMergedWeights) {
     ModelConfig plain = c.config;
     plain.lora = {};
     const ModelSpec model = BuildModel(c.config).value(), merged = BuildModel(plain).value();
-    const LayerShape shape = MakeLayerShape(c.config, {.micro_batch = c.micro_batch}, c.wire, Dtype::kF32);
+    const LayerShape shape = MakeLayerShape(model, {.micro_batch = c.micro_batch}, c.wire, Dtype::kF32);
     const int64_t boundary_elems = shape.M() * shape.C;
     GuardedArena arena;
     float* x = arena.TakeFloats(boundary_elems);
@@ -249,7 +249,7 @@ TEST(LayersTest, ABlockWithAdaptersIsTheOneOfTheMergedWeights) {
     // What forward and backward give, by weights that are `with`'s own or those into which its adapters are merged.
     const auto run = [&](const ModelSpec& with, float* weights) {
       const LayerSpec& layer = with.layers[1];
-      const LayerShape own_shape = MakeLayerShape(with.config, {.micro_batch = c.micro_batch}, c.wire, Dtype::kF32);
+      const LayerShape own_shape = MakeLayerShape(with, {.micro_batch = c.micro_batch}, c.wire, Dtype::kF32);
       const LayerSizes sizes = SizesOf(with, layer, own_shape, CpuKernelSizes());
       const BlockOffsets offsets = BlockOffsetsOf(with, layer.id);
       float* gradient = arena.TakeFloats(layer.num_elems);
@@ -303,13 +303,14 @@ TEST(LayersTest, ABlockWithAdaptersIsTheOneOfTheMergedWeights) {
   }
 }
 
-// Of sum(y * dy), by what is trained and by x; all random numbers are those of the micro-batch, so that it is a function.
+// Of sum(y * dy), by each tensor that is trained and by x; all random numbers are those of the micro-batch, so that it is a
+// function.
 TEST(LayersTest, GradientsWithAdaptersAreSlopes) {
   for (const Case& c : CasesWithAdapters()) {
     if (c.wire != Dtype::kF32) continue;
     const ModelSpec model = BuildModel(c.config).value();
     const LayerSpec& layer = model.layers[1];
-    const LayerShape shape = MakeLayerShape(c.config, {.micro_batch = c.micro_batch}, c.wire, Dtype::kF32);
+    const LayerShape shape = MakeLayerShape(model, {.micro_batch = c.micro_batch}, c.wire, Dtype::kF32);
     const LayerSizes sizes = SizesOf(model, layer, shape, CpuKernelSizes());
     const int64_t boundary_elems = shape.M() * shape.C;
     const BlockOffsets offsets = BlockOffsetsOf(model, layer.id);
@@ -326,40 +327,44 @@ TEST(LayersTest, GradientsWithAdaptersAreSlopes) {
                          .rotary_table = shape.is_rotary ? arena.TakeRotaryTable(c.config) : nullptr,
                          .inner = arena.Take(sizes.inner_bytes),
                          .scratch = arena.Take(std::max(sizes.forward_scratch_bytes, sizes.backward_scratch_bytes))};
-    // At the point, moved by so much along a direction.
-    std::vector<float> of_weights(static_cast<size_t>(layer.trainable_elems), 0.0f);
-    std::vector<float> of_x(static_cast<size_t>(boundary_elems), 0.0f);
-    const auto value = [&](float moved) {
+    // n elements from `at` on move along a direction of length 1 that is the same for each of them, whatever the gradient.
+    const auto direction = [](int64_t i, int64_t n) {
+      return (i * 2654435761 % 3 == 0 ? -1 : 1) / std::sqrt(static_cast<double>(n));
+    };
+    const auto value = [&](float* at, int64_t n, double moved) {
       FillSmall(weights, layer.num_elems);
       FillSmall(x, boundary_elems);
-      for (size_t i = 0; i < of_weights.size(); ++i) weights[i] += moved * of_weights[i];
-      for (size_t i = 0; i < of_x.size(); ++i) x[i] += moved * of_x[i];
+      for (int64_t i = 0; i < n; ++i) at[i] += static_cast<float>(moved * direction(i, n));
       BlockForward(arena.device().kernels(), args, x, y);
       EXPECT_OK(arena.device().stream(StreamId::kCompute).Synchronize());
       double sum = 0;
       for (int64_t i = 0; i < boundary_elems; ++i) sum += y[i] * std::sin(static_cast<double>(i) * 0.7) * 0.3;
       return sum;
     };
-    value(0);
+    value(x, 0, 0);
     std::fill(gradient, gradient + layer.num_elems, 0.0f);
     FillSmall(y, boundary_elems);
     BlockBackward(arena.device().kernels(), args, x, y, gradient);
     arena.ExpectGuardsIntact();
     const std::vector<float> dx(y, y + boundary_elems);
-    // Each by itself along its gradient, where the slope is the gradient's length.
-    for (const bool by_weights : {true, false}) {
-      std::fill(of_weights.begin(), of_weights.end(), 0.0f);
-      std::fill(of_x.begin(), of_x.end(), 0.0f);
-      std::vector<float>& direction = by_weights ? of_weights : of_x;
-      std::copy_n(by_weights ? gradient : dx.data(), direction.size(), direction.begin());
-      double length = 0;
-      for (const float v : direction) length += double{v} * v;
-      length = std::sqrt(length);
-      for (float& v : direction) v = static_cast<float>(v / length);
-      constexpr float kMove = 2e-2f;
-      EXPECT_NEAR((value(kMove) - value(-kMove)) / (2 * kMove), length, 5e-3 * length)
-          << (by_weights ? "weights" : "x") << ", rank " << c.config.lora.rank << ", dropout " << c.config.lora.dropout;
+    const auto expect_slope = [&](float* at, const float* slopes, int64_t n, const std::string& what) {
+      double slope = 0, square = 0;
+      for (int64_t i = 0; i < n; ++i) slope += slopes[i] * direction(i, n), square += double{slopes[i]} * slopes[i];
+      constexpr double kMove = 2e-2;
+      const double measured = (value(at, n, kMove) - value(at, n, -kMove)) / (2 * kMove);
+      EXPECT_GT(square, 0) << what;
+      // To the second order of the move, and a rounding of the sum.
+      EXPECT_NEAR(measured, slope, 5e-3 * std::sqrt(square) + 2e-4)
+          << what << ", rank " << c.config.lora.rank << ", dropout " << c.config.lora.dropout;
+    };
+    for (const BlobUse& use : layer.blobs) {
+      if (model.blob(use.blob).frozen) continue;
+      for (const TensorSpec& tensor : model.blob(use.blob).tensors) {
+        const int64_t at = use.offset_elems + tensor.offset_elems;
+        expect_slope(weights + at, gradient + at, tensor.num_elems(), tensor.name);
+      }
     }
+    expect_slope(x, dx.data(), boundary_elems, "x");
   }
 }
 
@@ -417,7 +422,7 @@ TEST(LayersTest, ABlocksFirstMicroBatchWritesWhatNeedNotBeZero) {
       if (!frozen.empty()) config.freeze = {frozen};
       ASSERT_OK_AND_ASSIGN(const ModelSpec model, BuildModel(config));
       const LayerSpec& layer = model.layers[1];
-      const LayerShape shape = MakeLayerShape(config, {.micro_batch = c.micro_batch}, c.wire, Dtype::kF32);
+      const LayerShape shape = MakeLayerShape(model, {.micro_batch = c.micro_batch}, c.wire, Dtype::kF32);
       const LayerSizes sizes = SizesOf(model, layer, shape, CpuKernelSizes());
       const int64_t boundary_elems = shape.M() * shape.C;
       GuardedArena arena;
@@ -452,7 +457,7 @@ TEST(LayersTest, TheHeadsFirstMicroBatchWritesWhatNeedNotBeZero) {
   for (const Case& c : Cases()) {
     const ModelSpec model = BuildModel(c.config).value();
     const LayerSpec& head = model.layers.back();
-    const LayerShape shape = MakeLayerShape(c.config, {.micro_batch = c.micro_batch}, c.wire, Dtype::kF32);
+    const LayerShape shape = MakeLayerShape(model, {.micro_batch = c.micro_batch}, c.wire, Dtype::kF32);
     const LayerSizes sizes = SizesOf(model, head, shape, CpuKernelSizes());
     const int64_t boundary_elems = shape.M() * shape.C;
     GuardedArena arena;
@@ -482,7 +487,7 @@ void ExpectFrozenBlockStaysWithinItsGradients(const Case& c, const std::vector<s
   config.freeze = freeze;
   const ModelSpec model = BuildModel(config).value();
   const LayerSpec& layer = model.layers[1];
-  const LayerShape shape = MakeLayerShape(config, {.micro_batch = c.micro_batch}, c.wire, Dtype::kF32);
+  const LayerShape shape = MakeLayerShape(model, {.micro_batch = c.micro_batch}, c.wire, Dtype::kF32);
   const LayerSizes sizes = SizesOf(model, layer, shape, CpuKernelSizes());
   EXPECT_LT(layer.trainable_elems, layer.num_elems);
   EXPECT_LE(layer.trainable_elems * 4, sizes.gradient_bytes);
@@ -577,7 +582,7 @@ TEST(LayersTest, EmbeddingAndHeadStayWithinTheirSizes) {
     const ModelSpec model = BuildModel(c.config).value();
     const LayerSpec& embedding = model.layers.front();
     const LayerSpec& head = model.layers.back();
-    const LayerShape shape = MakeLayerShape(c.config, {.micro_batch = c.micro_batch}, c.wire, Dtype::kF32);
+    const LayerShape shape = MakeLayerShape(model, {.micro_batch = c.micro_batch}, c.wire, Dtype::kF32);
     const int64_t boundary_elems = shape.M() * shape.C;
     GuardedArena arena;
     Kernels& kernels = arena.device().kernels();
@@ -718,7 +723,7 @@ TEST(LayersTest, SizesDoNotDependOnDepth) {
   const ModelSpec few = BuildModel(config).value();
   config.num_layers = 32;
   const ModelSpec many = BuildModel(config).value();
-  const LayerShape shape = MakeLayerShape(config, {.micro_batch = 2}, Dtype::kBf16, Dtype::kF32);
+  const LayerShape shape = MakeLayerShape(BuildModel(config).value(), {.micro_batch = 2}, Dtype::kBf16, Dtype::kF32);
   const LayerSizes a = SizesOf(few, few.layers[1], shape, CpuKernelSizes());
   const LayerSizes b = SizesOf(many, many.layers[31], shape, CpuKernelSizes());
   EXPECT_EQ(a.inner_bytes, b.inner_bytes);

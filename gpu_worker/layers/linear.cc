@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cstddef>
 
+#include "common/base/byte_size.h"
+#include "common/base/status_macros.h"
 #include "gpu_worker/layers/layer_shape.h"
 
 namespace eps::worker {
@@ -28,123 +30,152 @@ std::vector<Linear> Joined(absl::Span<const Linear> parts, int64_t trainable_ele
   return joined;
 }
 
-Dropout LinearContext::LoraDropout(const Linears& linears) const {
-  return key.MakeDropout(lora_dropout, linears.dropout_use, M * linears.own.front().in);
+int64_t Linears::t_width() const {
+  return adapters.empty() ? 0 : adapters.back().t_column + RoundUp(adapters.back().b.in, kTAlignElems);
 }
 
-const void* LinearContext::AdaptersInput(const Linears& linears, const void* x) const {
-  const Dropout dropout = LoraDropout(linears);
-  if (linears.a.empty() || dropout.rate == 0) return x;
-  kernels.ApplyDropout({.n = M * linears.own.front().in, .x = x, .y = dropped, .dropout = dropout});
-  return dropped;
-}
-
-void LinearContext::MakeLora(const Linears& linears, const void* x) const {
-  MakeLoraOf(linears, AdaptersInput(linears, x));
-}
-
-void LinearContext::MakeLoraOf(const Linears& linears, const void* adapters_input) const {
-  for (const Linear& a : linears.a) {
-    MatMulArgs product = Forward(a, adapters_input, lora, lora_width);
-    product.scale = lora_scale;
-    kernels.MatMul(product);
-  }
-}
-
-MatMulArgs LinearContext::ForwardAdapter(const Adapter& adapter, void* y, int64_t ld) const {
-  MatMulArgs product = Forward(adapter.b, At(lora, adapter.t_column * act_bytes), y, ld);
-  product.lda = lora_width;
-  return product;
-}
-
-void LinearContext::ForwardAdapters(const Linears& linears, const void* x, void* y, int64_t ld) const {
-  MakeLora(linears, x);
-  for (const Adapter& adapter : linears.adapters) kernels.MatMul(ForwardAdapter(adapter, y, ld));
-}
-
-MatMulArgs LinearContext::Forward(const Linear& l, const void* x, void* y, int64_t ld) const {
+MatMulArgs LinearContext::Product(const Linear& l, const void* x, int64_t ldx, const LinearOutput& output) const {
   return {.M = M,
           .N = l.out,
           .K = l.in,
           .a = x,
-          .lda = l.in,
+          .lda = ldx,
           .b = At(weights, l.weight * act_bytes),
           .ldb = l.is_out_in ? l.in : l.out,
           .trans_b = l.is_out_in,
-          .c = At(y, l.first_column * act_bytes),
-          .ldc = ld,
-          .accumulate = l.has_adapter,
+          .c = At(output.y, l.first_column * act_bytes),
+          .ldc = output.ld,
           .bias = l.bias < 0 ? nullptr : At(weights, l.bias * act_bytes)};
 }
 
-void LinearContext::BackwardAdapters(const Linears& linears, const void* dy, int64_t ld) const {
-  for (const Adapter& adapter : linears.adapters) {
-    kernels.MatMul({.M = M,
-                    .N = adapter.b.in,
-                    .K = adapter.b.out,
-                    .a = At(dy, adapter.b.first_column * act_bytes),
-                    .lda = ld,
-                    .b = At(weights, adapter.b.weight * act_bytes),
-                    .ldb = adapter.b.in,
-                    .c = At(d_lora, adapter.t_column * act_bytes),
-                    .ldc = lora_width,
-                    .scale = lora_scale});
+Dropout LinearContext::DropoutOf(const Linears& linears) const {
+  EPS_CHECK(linears.dropout_use >= 0);
+  return key.MakeDropout(lora.dropout, linears.dropout_use, M * linears.in());
+}
+
+const void* LinearContext::AdaptersInput(const Linears& linears, const void* x) const {
+  const Dropout dropout = DropoutOf(linears);
+  if (dropout.rate == 0) return x;
+  kernels.ApplyDropout({.n = M * linears.in(), .x = x, .y = scratch.dropped, .dropout = dropout});
+  return scratch.dropped;
+}
+
+void LinearContext::MakeT(const Linears& linears, const void* adapters_input) const {
+  for (const Linear& a : linears.as) {
+    MatMulArgs product = Product(a, adapters_input, a.in, {scratch.t, scratch.t_width});
+    product.scale = lora.scale;
+    kernels.MatMul(product);
   }
 }
 
-void LinearContext::BackwardInput(const Linears& linears, const void* dy, int64_t ld, void* dx,
+const void* LinearContext::ColumnsOfT(const Adapter& adapter) const {
+  return At(scratch.t, adapter.t_column * act_bytes);
+}
+
+void LinearContext::Forward(const Linears& linears, const void* x, const LinearOutput& output,
+                            const MatMulArgs& last) const {
+  Forward(
+      linears, x, [&output](const Linear&) { return output; }, last);
+}
+
+void LinearContext::Forward(const Linears& linears, const void* x,
+                            absl::FunctionRef<LinearOutput(const Linear&)> output_of, const MatMulArgs& last) const {
+  using Epilogue = MatMulArgs::Epilogue;
+  EPS_CHECK(last.epilogue == Epilogue::kNone || linears.products.size() == 1);
+  const auto finish = [&last](MatMulArgs& product) {
+    product.epilogue = last.epilogue;
+    product.activation = last.activation;
+    product.activated = last.activated;
+    product.residual = last.residual;
+    product.dropout = last.dropout;
+  };
+  // The adapters first: what they add is small, and is rounded before the large product's sum is added, and not behind it.
+  // With them goes a residual that nothing is dropped of, as a product adds one array at no cost, and not two.
+  const bool residual_first =
+      !linears.adapters.empty() && last.epilogue == Epilogue::kResidual && last.dropout.rate == 0;
+  if (!linears.adapters.empty()) MakeT(linears, AdaptersInput(linears, x));
+  for (const Adapter& adapter : linears.adapters) {
+    MatMulArgs product = Product(adapter.b, ColumnsOfT(adapter), scratch.t_width, output_of(adapter.b));
+    if (residual_first) finish(product);
+    kernels.MatMul(product);
+  }
+  for (const Linear& l : linears.products) {
+    MatMulArgs product = Product(l, x, l.in, output_of(l));
+    product.accumulate = l.has_adapter;
+    if (!residual_first) finish(product);
+    kernels.MatMul(product);
+  }
+}
+
+LinearGradient LinearContext::GradientOf(const Linears& linears, const void* dy, int64_t ld) const {
+  for (const Adapter& adapter : linears.adapters) {
+    const Linear& b = adapter.b;
+    kernels.MatMul({.M = M,
+                    .N = b.in,
+                    .K = b.out,
+                    .a = At(dy, b.first_column * act_bytes),
+                    .lda = ld,
+                    .b = At(weights, b.weight * act_bytes),
+                    .ldb = b.in,
+                    .c = At(scratch.dt, adapter.t_column * act_bytes),
+                    .ldc = scratch.t_width,
+                    .scale = lora.scale});
+  }
+  return {.dy = dy, .ld = ld};
+}
+
+void LinearContext::BackwardInput(const Linears& linears, const LinearGradient& gradient, void* dx,
                                   const void* residual) const {
   bool is_first = true;
-  const auto add = [&](const Linear& l, const void* d_out, int64_t d_out_ld, const void* onto = nullptr) {
+  const auto add = [&](const Linear& l, const void* d_out, int64_t ld, bool with_residual) {
     MatMulArgs product = {.M = M,
                           .N = l.in,
                           .K = l.out,
                           .a = At(d_out, l.first_column * act_bytes),
-                          .lda = d_out_ld,
+                          .lda = ld,
                           .b = At(weights, l.weight * act_bytes),
                           .ldb = l.is_out_in ? l.in : l.out,
                           .trans_b = !l.is_out_in,
                           .c = dx,
                           .ldc = l.in,
                           .accumulate = !is_first};
-    if (onto != nullptr) {
+    if (with_residual && residual != nullptr) {
       product.epilogue = MatMulArgs::Epilogue::kResidual;
-      product.residual = onto;
+      product.residual = residual;
     }
     is_first = false;
     kernels.MatMul(product);
   };
-  // The adapters' part first: it alone goes back through their dropout.
-  for (const Linear& a : linears.a) add(a, d_lora, lora_width);
-  if (const Dropout dropout = LoraDropout(linears); !linears.a.empty() && dropout.rate > 0) {
-    kernels.ApplyDropout({.n = M * linears.own.front().in, .x = dx, .y = dx, .dropout = dropout});
-  }
-  for (const Linear& l : linears.own) {
-    add(l, dy, ld, &l == &linears.own.front() ? residual : nullptr);
+  // The adapters first, as they alone go back through their dropout.
+  const bool drops = !linears.adapters.empty() && DropoutOf(linears).rate > 0;
+  for (const Linear& a : linears.as) add(a, scratch.dt, scratch.t_width, is_first && !drops);
+  if (drops) kernels.ApplyDropout({.n = M * linears.in(), .x = dx, .y = dx, .dropout = DropoutOf(linears)});
+  for (const Linear& l : linears.products) {
+    add(l, gradient.dy, gradient.ld, &l == &linears.products.front() && (is_first || drops));
   }
 }
 
-void LinearContext::BackwardWeights(const Linears& linears, const void* x, const void* dy, int64_t ld,
-                                    float* gradient) const {
-  for (const Linear& l : linears.own) BackwardWeight(l, x, l.in, dy, ld, gradient);
-  if (linears.a.empty()) return;
+void LinearContext::BackwardWeights(const Linears& linears, const void* x, const LinearGradient& gradient,
+                                    float* to) const {
+  for (const Linear& l : linears.products) BackwardWeight(l, x, l.in, gradient.dy, gradient.ld, to);
+  if (linears.adapters.empty()) return;
   const void* adapters_input = AdaptersInput(linears, x);
   const bool any_b_trains = std::any_of(linears.adapters.begin(), linears.adapters.end(),
                                         [&](const Adapter& adapter) { return trains(adapter.b); });
   // t again: a thin product, where keeping it would take memory for all layers.
-  if (any_b_trains) MakeLoraOf(linears, adapters_input);
+  if (any_b_trains) MakeT(linears, adapters_input);
   for (const Adapter& adapter : linears.adapters) {
-    BackwardWeight(adapter.b, At(lora, adapter.t_column * act_bytes), lora_width, dy, ld, gradient);
+    BackwardWeight(adapter.b, ColumnsOfT(adapter), scratch.t_width, gradient.dy, gradient.ld, to);
   }
-  for (const Linear& a : linears.a) BackwardWeight(a, adapters_input, a.in, d_lora, lora_width, gradient);
+  for (const Linear& a : linears.as) BackwardWeight(a, adapters_input, a.in, scratch.dt, scratch.t_width, to);
 }
 
 void LinearContext::BackwardWeight(const Linear& l, const void* x, int64_t ldx, const void* dy, int64_t ld,
-                                   float* gradient) const {
+                                   float* to) const {
   if (!trains(l)) return;
   const void* columns = At(dy, l.first_column * act_bytes);
   MatMulArgs product = {
-      .K = M, .trans_a = true, .c = gradient + l.weight, .c_is_gradient = true, .accumulate = !starts_gradient};
+      .K = M, .trans_a = true, .c = to + l.weight, .c_is_gradient = true, .accumulate = !starts_gradient};
   product.M = l.is_out_in ? l.out : l.in;
   product.N = l.is_out_in ? l.in : l.out;
   product.a = l.is_out_in ? columns : x;
@@ -155,23 +186,27 @@ void LinearContext::BackwardWeight(const Linear& l, const void* x, int64_t ldx, 
   kernels.MatMul(product);
 }
 
-void LinearContext::BackwardBiases(const Linears& linears, const void* dy, int64_t ld, float* gradient,
-                                   void* scratch) const {
-  for (const Linear& l : linears.own) {
-    float* out = BiasGradient(l, gradient);
+void LinearContext::BackwardBiases(const Linears& linears, const LinearGradient& gradient, float* to,
+                                   void* kernel_scratch) const {
+  for (const Linear& l : linears.products) {
+    float* out = BiasGradient(l, to);
     if (out == nullptr) continue;
-    kernels.ColumnSum(
-        {.M = M, .N = l.out, .ld = ld, .x = At(dy, l.first_column * act_bytes), .out = out, .scratch = scratch});
+    kernels.ColumnSum({.M = M,
+                       .N = l.out,
+                       .ld = gradient.ld,
+                       .x = At(gradient.dy, l.first_column * act_bytes),
+                       .out = out,
+                       .scratch = kernel_scratch});
   }
 }
 
-float* LinearContext::BiasGradient(const Linear& linear, float* gradient) const {
-  return linear.bias < 0 || linear.bias >= trainable_elems ? nullptr : gradient + linear.bias;
+float* LinearContext::BiasGradient(const Linear& linear, float* to) const {
+  return linear.bias < 0 || linear.bias >= trainable_elems ? nullptr : to + linear.bias;
 }
 
 int64_t LinearScratchBytes(const Linears& linears, int64_t M, const KernelSizes& kernels) {
   int64_t num_bytes = 0;
-  for (const Linear& l : linears.own) {
+  for (const Linear& l : linears.products) {
     if (l.bias >= 0) num_bytes = std::max(num_bytes, kernels.column_sum(M, l.out));
   }
   return num_bytes;

@@ -5,20 +5,6 @@
 namespace eps::worker {
 namespace {
 
-// Of adapters beside every product.
-struct LoraOperations {
-  explicit LoraOperations(const LayerShape& s) {
-    const double per_column = 2 * static_cast<double>(s.M()) * static_cast<double>(s.lora_rank);
-    const auto per_columns = [&](int64_t columns) { return per_column * static_cast<double>(columns); };
-    as = per_columns(s.loras_per_input * s.C + s.q_width() + (s.is_gated ? 2 : 1) * s.C + s.F);
-    down = per_columns(s.F + s.C);
-    products = as + per_columns(s.qkv_width() + s.C + s.up_width() + s.C);
-  }
-  double as = 0;        // x A^T alone
-  double down = 0;      // of the product behind the activation
-  double products = 0;  // all of them
-};
-
 LayerOperations BlockOperations(const LayerShape& s) {
   const auto rows = static_cast<double>(s.M());
   const auto product = [&](int64_t in, int64_t out) {
@@ -30,15 +16,20 @@ LayerOperations BlockOperations(const LayerShape& s) {
   const double pairs = rows * static_cast<double>(s.T) * (s.is_causal ? 0.5 : 1);
   const double attention = 2 * 2 * pairs * static_cast<double>(s.q_width());
   const double products = qkv + attention_out + up + down;
-  const LoraOperations lora(s);
+  // Of adapters: x A^T, and t B^T.
+  const auto thin = [&](int64_t columns) { return product(columns, s.lora.rank); };
+  const double as = thin(s.lora.in_columns), adapters = as + thin(s.lora.out_columns);
   LayerOperations operations;
-  operations.forward = products + lora.products + attention;
-  operations.recompute = operations.forward - down - lora.down;
-  // Each product twice, with the gradient, but once where it is frozen beside an adapter, which makes x A^T again;
-  // attention's backward makes its weights again: five products for two.
-  operations.backward = (s.lora_rank > 0 ? products + 2 * lora.products + lora.as : 2 * products) + 2.5 * attention;
-  operations.bytes =
-      static_cast<double>(s.act_bytes()) * rows * static_cast<double>(8 * s.C + 2 * s.qkv_width() + 3 * s.up_width());
+  operations.forward = products + adapters + attention;
+  operations.recompute = operations.forward - down - thin(s.lora.down_columns);
+  // Each product twice, with the gradient, but of what is frozen beside adapters, and x A^T once more; attention's backward
+  // makes its weights again: five products for two.
+  operations.backward =
+      2 * products - 2 * rows * static_cast<double>(s.lora.frozen_elems) + 2 * adapters + as + 2.5 * attention;
+  const int64_t columns = 8 * s.C + 2 * s.qkv_width() + 3 * s.up_width();
+  // What enters adapters is read by them, too, and what they add to is written twice and read once more.
+  const int64_t adapters_columns = s.lora.in_columns * (s.lora.dropout > 0 ? 3 : 1) + 2 * s.lora.out_columns;
+  operations.bytes = static_cast<double>(s.act_bytes()) * rows * static_cast<double>(columns + adapters_columns);
   return operations;
 }
 

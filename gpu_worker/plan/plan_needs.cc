@@ -44,7 +44,7 @@ PlanNeeds NeedsOf(const PlanRequest& request) {
   const ModelSpec& model = *request.model;
   const RunConfig& run = *request.run;
   const LayerShape shape =
-      MakeLayerShape(model.config, {.micro_batch = run.batch.micro_batch, .has_documents = run.data.has_documents()},
+      MakeLayerShape(model, {.micro_batch = run.batch.micro_batch, .has_documents = run.data.has_documents()},
                      run.precision.wire, request.kernels.compute_dtype);
   PlanNeeds needs;
   for (const LayerSpec& layer : model.layers) {

@@ -75,7 +75,7 @@ LayerTimes TimesOf(const Profile& profile, const ModelSpec& model, LayerKind kin
 }
 
 LayerShape ShapeOf(const ModelSpec& model, const RunConfig& run, const KernelSizes& kernels) {
-  return MakeLayerShape(model.config, {.micro_batch = run.batch.micro_batch, .has_documents = run.data.has_documents()},
+  return MakeLayerShape(model, {.micro_batch = run.batch.micro_batch, .has_documents = run.data.has_documents()},
                         run.precision.wire, kernels.compute_dtype);
 }
 
@@ -295,7 +295,8 @@ bool HaveSameTimes(LayerKind kind, const LayerShape& a, const LayerShape& b) {
   };
   const auto of_block = [](const LayerShape& s) {
     return std::tuple(s.H, s.kv_heads, s.D, s.F, s.is_causal, s.is_gated, s.is_rotary, s.has_qk_norm, s.window,
-                      s.attention_dropout > 0, s.lora_rank);
+                      s.attention_dropout > 0, s.lora.rank, s.lora.in_columns, s.lora.out_columns, s.lora.frozen_elems,
+                      s.lora.dropout > 0);
   };
   if (of_all(a) != of_all(b)) return false;
   if (kind == LayerKind::kBlock) return of_block(a) == of_block(b);

@@ -25,6 +25,7 @@ std::string Name(size_t activity) { return std::string(ActivityName(static_cast<
 // What no machine is beyond, and no sum of which overflows.
 constexpr double kSlowest = 1, kFastest = 1e18;  // bytes a second
 constexpr double kLongest = 1e6;                 // seconds
+constexpr double kMostElems = 0x1p53;            // a whole number still
 constexpr double kWidest = 1 << 30;              // of each size of a shape: as RunSpecs have it
 constexpr std::array<std::pair<const char*, double Profile::*>, 5> kSpeeds = {{
     {"gradient_bytes_per_second", &Profile::gradient_bytes_per_second},
@@ -59,8 +60,15 @@ constexpr std::array<std::pair<const char*, int64_t LayerShape::*>, 2> kOptional
     {"classes", &LayerShape::num_classes},
     {"window", &LayerShape::window},
 }};
-// The same, and profiles of before there were any do not say it.
-constexpr char kLoraRank[] = "lora_rank";
+// A member of a shape that has adapters.
+constexpr char kLora[] = "lora";
+constexpr std::array<std::pair<const char*, int64_t LoraShape::*>, 5> kLoraSizes = {{
+    {"rank", &LoraShape::rank},
+    {"in_columns", &LoraShape::in_columns},
+    {"out_columns", &LoraShape::out_columns},
+    {"down_columns", &LoraShape::down_columns},
+    {"frozen_elems", &LoraShape::frozen_elems},
+}};
 constexpr std::array<std::pair<const char*, bool LayerShape::*>, 6> kTraits = {{
     {"causal", &LayerShape::is_causal},
     {"gated", &LayerShape::is_gated},
@@ -87,11 +95,14 @@ Json LayerToJson(const LayerTimes& times) {
   Json shape;
   for (const auto& [name, field] : kSizes) shape[name] = times.shape.*field;
   for (const auto& [name, field] : kOptionalSizes) shape[name] = times.shape.*field;
-  shape[kLoraRank] = times.shape.lora_rank;
   for (const auto& [name, field] : kTraits) shape[name] = times.shape.*field;
   for (const auto& [name, field] : kRates) shape[name] = times.shape.*field;
   shape["wire"] = NameOf(times.shape.wire);
   shape["compute"] = NameOf(times.shape.compute);
+  if (times.shape.lora.rank > 0) {
+    for (const auto& [name, field] : kLoraSizes) shape[kLora][name] = times.shape.lora.*field;
+    shape[kLora]["dropout"] = times.shape.lora.dropout;
+  }
   Json layer = {{"layer", std::string(LayerKindName(times.kind))}, {"shape", std::move(shape)}};
   for (const auto& [name, field] : kTimes) layer[name] = times.*field;
   return layer;
@@ -169,14 +180,18 @@ absl::StatusOr<LayerTimes> LayerFromJson(const Json& json, size_t index) {
   Reader of(absl::StrCat("layers[", index, "].shape."));
   for (const auto& [name, field] : kSizes) times.shape.*field = of.Integer(*shape, name, 1, kWidest);
   for (const auto& [name, field] : kOptionalSizes) times.shape.*field = of.Integer(*shape, name, 0, kWidest);
-  if (shape->is_object() && shape->contains(kLoraRank)) {
-    times.shape.lora_rank = of.Integer(*shape, kLoraRank, 0, kWidest);
-  }
   for (const auto& [name, field] : kTraits) times.shape.*field = of.Bool(*shape, name);
   for (const auto& [name, field] : kRates) times.shape.*field = of.Number(*shape, name, 0, 1);
   times.shape.wire = of.ReadDtype(*shape, "wire");
   times.shape.compute = of.ReadDtype(*shape, "compute");
   EPS_RETURN_IF_ERROR(of.status());
+  if (!shape->contains(kLora)) return times;
+  Reader of_lora(absl::StrCat("layers[", index, "].shape.", kLora, "."));
+  for (const auto& [name, field] : kLoraSizes) {
+    times.shape.lora.*field = of_lora.Integer(shape->at(kLora), name, 0, kMostElems);
+  }
+  times.shape.lora.dropout = of_lora.Number(shape->at(kLora), "dropout", 0, 1);
+  EPS_RETURN_IF_ERROR(of_lora.status());
   return times;
 }
 

@@ -1,6 +1,7 @@
 #include "gpu_worker/profile/profile_file.h"
 
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -10,26 +11,40 @@
 namespace eps::worker {
 namespace {
 
+using ::testing::HasSubstr;
+using ::testing::Not;
+
 TEST(ProfileFileTest, WhatIsWrittenIsRead) {
   for (const char* device : {"cpu", "cuda:1"}) {
     Profile profile = NominalProfile(device);
     profile.layers[1].shape.attention_dropout = 0.1;
     profile.layers[1].shape.is_gated = true;
-    profile.layers[1].shape.lora_rank = 16;
+    profile.layers[1].shape.lora = {.rank = 16,
+                                    .dropout = 0.05,
+                                    .in_columns = 7000,
+                                    .out_columns = 9000,
+                                    .down_columns = 3000,
+                                    .frozen_elems = int64_t{1} << 31};
     profile.layers[1].expand_seconds = 0.25;
     ASSERT_OK_AND_ASSIGN(const Profile read, ProfileFromJson(ProfileToJson(profile)));
     EXPECT_EQ(ProfileToJson(read), ProfileToJson(profile));
     EXPECT_EQ(read.sharing, profile.sharing);
     EXPECT_EQ(read.layers.size(), 3u);
+    EXPECT_EQ(read.layers[1].shape.lora, profile.layers[1].shape.lora);
   }
 }
 
-TEST(ProfileFileTest, AProfileOfBeforeThereWereAdaptersIsOfLayersWithoutAny) {
-  const std::string now = ProfileToJson(NominalProfile("cpu"));
-  const std::string before = absl::StrReplaceAll(now, {{"        \"lora_rank\": 0,\n", ""}});
-  ASSERT_NE(before, now);
-  ASSERT_OK_AND_ASSIGN(const Profile read, ProfileFromJson(before));
-  EXPECT_EQ(ProfileToJson(read), now);
+TEST(ProfileFileTest, AShapeWithoutAdaptersSaysNothingOfThemAndOneWithSaysAll) {
+  Profile profile = NominalProfile("cpu");
+  EXPECT_THAT(ProfileToJson(profile), Not(HasSubstr("lora")));  // as profiles of before there were any
+  profile.layers[2].shape.lora = {.rank = 4};
+  const std::string good = ProfileToJson(profile);
+  for (const auto& [from, to, message] : std::vector<std::tuple<std::string, std::string, std::string>>{
+           {"\"rank\": 4", "\"rank\": -1", "layers[2].shape.lora.rank: -1, must be a number from 0 to"},
+           {"\"in_columns\"", "\"columns\"", "layers[2].shape.lora.in_columns: nothing, must be there"}}) {
+    EXPECT_THAT(ProfileFromJson(absl::StrReplaceAll(good, {{from, to}})),
+                StatusIs(absl::StatusCode::kInvalidArgument, message));
+  }
 }
 
 TEST(ProfileFileTest, WhatIsWrongIsNamed) {
@@ -48,7 +63,6 @@ TEST(ProfileFileTest, WhatIsWrongIsNamed) {
       {"\"T\": 256", "\"T\": 1e300", "layers[0].shape.T: 1e+300, must be a number from 1 to"},
       {"\"C\": 768", "\"C\": 0", "layers[0].shape.C: 0, must be a number from 1 to"},
       {"\"window\": 0", "\"window\": -1", "layers[0].shape.window: -1, must be a number from 0 to"},
-      {"\"lora_rank\": 0", "\"lora_rank\": -1", "layers[0].shape.lora_rank: -1, must be a number from 0 to"},
       {"\"shape\"", "\"form\"", "layers[0].shape: nothing, must be there"},
       {"\"in\": {", "\"inward\": {", "sharing.in: nothing, must be there"},
       {"\"handover_seconds\": 1e-05", "\"handover_seconds\": 1e308",

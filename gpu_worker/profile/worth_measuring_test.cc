@@ -28,7 +28,7 @@ class WorthMeasuringTest : public ::testing::Test {
     }
   }
   LayerShape Shape(int64_t micro_batch) const {
-    return MakeLayerShape(run_.model, {.micro_batch = micro_batch}, run_.precision.wire,
+    return MakeLayerShape(BuildModel(run_.model).value(), {.micro_batch = micro_batch}, run_.precision.wire,
                           CpuKernelSizes().compute_dtype);
   }
   bool IsWorth(int64_t steps, int workers = 1) {

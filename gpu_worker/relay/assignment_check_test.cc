@@ -31,7 +31,7 @@ class AssignmentCheckTest : public ::testing::Test {
   }
   absl::Status Check(const Assignment& assignment) const {
     const ModelSpec model = BuildModel(run_.model).value();
-    return CheckAssignment(assignment, model, run_, MakeLayerShape(run_.model, shape_, Dtype::kF32, Dtype::kF32));
+    return CheckAssignment(assignment, model, run_, MakeLayerShape(model, shape_, Dtype::kF32, Dtype::kF32));
   }
   template <typename Change>
   void ExpectRefused(Change change, const std::string& message) const {

@@ -54,6 +54,7 @@ void CpuKernels::SumColumns(const ColumnSumArgs& args) {
 }
 
 void CpuKernels::MatMul(const MatMulArgs& args) {
+  EPS_CHECK(!(args.accumulate && args.epilogue == MatMulArgs::Epilogue::kResidual && args.residual == args.c));
   compute_.Launch([this, args] {
     const MatMulTiling tiling = TileMatMul(args.M, args.N);
     const DropoutPlan dropout = PlanDropout(args.dropout);

@@ -139,6 +139,10 @@ TEST_F(ComputeGraphsTest, ProductsAndAttentionAreInItAndCompared) {
   const MatMulProblem before = product;
   product.addend = &c;
   EXPECT_FALSE(ComputeWork(product) == ComputeWork(before));
+  MatMulProblem scaled = before;
+  scaled.scale = 2;
+  EXPECT_FALSE(ComputeWork(scaled) == ComputeWork(before));
+  EXPECT_NE(HashOf(scaled), HashOf(before));
   AttentionCall call = {.problem = {.B = 1, .T = 2}, .arrays = {.qkv = &a}};
   const AttentionCall forward = call;
   call.is_backward = true;

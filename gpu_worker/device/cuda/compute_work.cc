@@ -19,8 +19,8 @@ struct Hasher {
   }
   size_t operator()(const MatMulProblem& problem) const {
     return HashOfArguments(problem.M, problem.N, problem.K, problem.a, problem.lda, problem.trans_a, problem.b,
-                           problem.ldb, problem.trans_b, problem.c, problem.ldc, problem.addend, problem.bias,
-                           problem.operand_dtype, problem.result_dtype, problem.tf32);
+                           problem.ldb, problem.trans_b, problem.c, problem.ldc, problem.scale, problem.addend,
+                           problem.bias, problem.operand_dtype, problem.result_dtype, problem.tf32);
   }
   size_t operator()(const AttentionCall& call) const {
     return HashOfArguments(call.problem.B, call.problem.T, call.arrays.qkv, call.arrays.o, call.arrays.dqkv,

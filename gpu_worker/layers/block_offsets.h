@@ -1,0 +1,32 @@
+#ifndef EPS_GPU_WORKER_LAYERS_BLOCK_OFFSETS_H_
+#define EPS_GPU_WORKER_LAYERS_BLOCK_OFFSETS_H_
+
+#include <cstdint>
+
+#include "common/base/ids.h"
+#include "common/model/model_spec.h"
+#include "gpu_worker/layers/layer_shape.h"
+#include "gpu_worker/layers/linear.h"
+
+namespace eps::worker {
+
+// Where a block's parameters lie (block.h has what they are for).
+struct BlockOffsets {  // in elements of the layer's slot
+  struct Norm {
+    int64_t scale = 0, shift = -1;  // -1: an RMS norm
+  };
+  Norm attention_norm, mlp_norm;
+  Linears qkv;  // queries and keys apart from values with a norm of heads
+  int64_t query_norm = -1, key_norm = -1;
+  Linears attention_out;  // one
+  Linears up;             // gate first
+  Linears down;           // one
+};
+BlockOffsets BlockOffsetsOf(const ModelSpec& model, LayerId layer);
+
+// Of all of the model's blocks.
+LoraShape LoraShapeOf(const ModelSpec& model);
+
+}  // namespace eps::worker
+
+#endif  // EPS_GPU_WORKER_LAYERS_BLOCK_OFFSETS_H_
