@@ -58,7 +58,8 @@ class FinetuneTest(SystemTest):
         chat = self.work.path / "chat.jsonl"
         chat.write_text("".join(json.dumps(line) + "\n" for line in conversations(400)))
         (self.work.path / "out").mkdir()
-        places = {"/models/Llama-3.1-8B": str(folder), "/data/chat.jsonl": str(chat), "cuda:0": "cpu", "22GiB": "256MiB"}
+        places = {"/models/Llama-3.1-8B": str(folder), "/data/chat.jsonl": str(chat), "/data/held.jsonl": str(chat),
+                  "cuda:0": "cpu", "22GiB": "256MiB"}
         outputs = {}
         for command in self.commands():
             self.assertEqual(command[0], "bin/eps")
