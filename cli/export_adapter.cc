@@ -19,13 +19,13 @@
 #include "common/checkpoint/manifest.h"
 #include "common/checkpoint/model_source.h"
 #include "common/formats/adapter_folder.h"
+#include "common/formats/adapter_parts.h"
 #include "common/formats/model_folder.h"
 #include "common/formats/model_folder_files.h"
 #include "common/formats/tensor_file_writer.h"
 #include "common/model/hf_config.h"
 #include "common/model/model_spec.h"
 #include "common/spec/run_config.h"
-#include "common/tensor/dtype.h"
 
 namespace eps::cli {
 namespace {
@@ -113,18 +113,15 @@ absl::Status ExportAdapter(const std::string& checkpoint, const std::string& out
     return Refuse(folder, absl::StrCat("has ", run.model.num_layers, " layers, and what it began with ",
                                        (*base)->num_layers, " (eps grow): it fits nothing; leave --adapter out"));
   }
-  const AdapterForm form = {
-      .dtype = dtype, .base_model = run.model_from, .base_config = *base, .files = TokenizerFiles(beside->files)};
+  const AdapterForm form = {.dtype = dtype, .base_model = run.model_from, .files = TokenizerFiles(beside->files)};
   EPS_ASSIGN_OR_RETURN(const ModelSpec model, BuildModel(run.model));  // which knows what was frozen
-  const absl::StatusOr<AdapterParts> parts = PartsOfAdapter(model, form);
+  const absl::StatusOr<AdapterParts> parts = PartsOfAdapter(model, *base);
   EPS_RETURN_IF_ERROR_WITH(parts.status(), "--adapter");
   EPS_ASSIGN_OR_RETURN(const std::unique_ptr<ModelFolder> opened, ModelFolder::Open(folder));
-  EPS_RETURN_IF_ERROR(
-      WriteAdapterFolder(out, model.config, form, *parts,
-                         [&](const TensorSpec& tensor, int64_t first, absl::Span<float> values) -> absl::Status {
-                           EPS_RETURN_IF_ERROR(opened->ReadPart(tensor, first, values));
-                           return opened->CheckValues(tensor, first, values, Dtype::kF32);
-                         }));
+  EPS_RETURN_IF_ERROR(WriteAdapterFolder(out, model.config, form, *parts,
+                                         [&](const TensorSpec& tensor, int64_t first, absl::Span<float> values) {
+                                           return opened->ReadChecked(tensor, first, values);
+                                         }));
   Say(out, model, form, *parts, *beside);
   return absl::OkStatus();
 }

@@ -97,6 +97,7 @@ absl::StatusOr<RunOutline> CheckBeforeTraining(const Preflight& preflight) {
   EPS_ASSIGN_OR_RETURN(const ModelSpec model, BuildModel(run.model));
   EPS_RETURN_IF_ERROR(CheckPlan(preflight.worker, run, model));
   outline.parameters = model.num_parameters();
+  outline.trainable_parameters = model.num_trainable_parameters();
   if (run.checkpoint.last || run.checkpoint.every_steps > 0) outline.checkpoint_bytes = CheckpointBytes(model, run);
   outline.model_state_bytes = server::ComputeDaemonMemory(model, run).model_state_bytes();
   return outline;

@@ -214,9 +214,12 @@ std::string StartText(const RunOutline& outline, const StartOptions& options) {
   const double epochs = outline.samples > 0 ? static_cast<double>(outline.steps * outline.sequences_per_step) /
                                                   static_cast<double>(outline.samples)
                                             : 0;
-  std::string text =
-      absl::StrCat("eps: ", ShortCount(outline.parameters), " parameters, ", FormatByteSize(outline.model_state_bytes),
-                   " of state; ", outline.steps, " steps of ", outline.tokens_per_step, " tokens");
+  std::string text = absl::StrCat("eps: ", ShortCount(outline.parameters), " parameters, ");
+  if (outline.trainable_parameters < outline.parameters) {
+    absl::StrAppend(&text, "of which ", ShortCount(outline.trainable_parameters), " train, ");
+  }
+  absl::StrAppend(&text, FormatByteSize(outline.model_state_bytes), " of state; ", outline.steps, " steps of ",
+                  outline.tokens_per_step, " tokens");
   if (outline.samples > 0) {
     absl::StrAppend(&text, "; ", outline.samples, " samples");
     // Of several sources each is gone through at a pace of its own.
@@ -312,8 +315,11 @@ std::string NotRunningJson(const std::string& out) {
   const char* state = IsFinished(out) ? run_state::kFinished : "not_running";
   nlohmann::ordered_json status = {{"state", failure.empty() ? state : run_state::kFailed}};
   if (!failure.empty()) status["failure"] = failure;
-  const std::pair<const char*, const char*> counts[] = {
-      {"step", "steps"}, {"steps", "steps_planned"}, {"tokens", "tokens"}, {"parameters", "parameters"}};
+  const std::pair<const char*, const char*> counts[] = {{"step", "steps"},
+                                                        {"steps", "steps_planned"},
+                                                        {"tokens", "tokens"},
+                                                        {"parameters", "parameters"},
+                                                        {"trainable_parameters", "trainable_parameters"}};
   for (const auto& [key, member] : counts) {
     if (standing.contains(member)) status[key] = absl::StrCat(WholeNumber(standing, member));
   }

@@ -10,6 +10,7 @@ namespace eps::cli {
 // What `eps train` knows of a run before it starts anything.
 struct RunOutline {
   int64_t parameters = 0;
+  int64_t trainable_parameters = 0;  // of these
   int64_t model_state_bytes = 0;
   int64_t steps = 0;
   int64_t virtual_nodes = 0;  // of a step
@@ -30,7 +31,7 @@ struct StartOptions {
   std::string resumes_from;  // name of a checkpoint's folder; "" for a run from its start
 };
 // Two lines: what is trained on what, and where.
-//   10.8 M parameters, 143.8 MiB of state; 360 steps of 1024 tokens; 67562 samples, 0.1 epochs
+//   10.8 M parameters, of which 41.9 K train, 143.8 MiB of state; 360 steps of 1024 tokens; 67562 samples, 0.1 epochs
 //   2 workers (cpu, 1 thread each, at most 34.0 MiB); in out/quickstart/run, from step-00000100
 std::string StartText(const RunOutline& outline, const StartOptions& options);
 

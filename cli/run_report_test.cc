@@ -21,6 +21,7 @@ using ::testing::Not;
 
 TEST(RunReportTest, TheStartSaysWhatIsTrainedWithWhatAndWhere) {
   const RunOutline outline = {.parameters = 10770432,
+                              .trainable_parameters = 10770432,
                               .model_state_bytes = 150786048,
                               .steps = 100,
                               .tokens_per_step = 1024,
@@ -38,6 +39,9 @@ TEST(RunReportTest, TheStartSaysWhatIsTrainedWithWhatAndWhere) {
   RunOutline of_several = outline;
   of_several.sources = 2;
   EXPECT_THAT(StartText(of_several, {}), HasSubstr("; 800 samples\n"));
+  RunOutline of_some = outline;
+  of_some.trainable_parameters = 41943;
+  EXPECT_THAT(StartText(of_some, {}), HasSubstr("10.8 M parameters, of which 41.9 K train, 143.8 MiB of state; "));
 }
 
 class EndTest : public ::testing::Test {
@@ -83,7 +87,8 @@ TEST_F(EndTest, AStoppedRunSaysSoAndHowToGoOn) {
 }
 
 TEST_F(EndTest, ARunThatHasDoneAllOfItsStepsSaysWhereItEndedAndNothingOfGoingOn) {
-  Summary(R"({"steps": 4, "steps_planned": 4, "loss_last": 2.25, "tokens": 4096, "parameters": 100})");
+  Summary(R"({"steps": 4, "steps_planned": 4, "loss_last": 2.25, "tokens": 4096, "parameters": 100,
+              "trainable_parameters": 7})");
   EXPECT_THAT(FinishedText(dir_.path()), HasSubstr("4 of 4 steps were done, loss 2.250; it left no checkpoint"));
   ASSERT_OK(MakeDirs(dir_.File("checkpoints/step-00000004")));
   ASSERT_OK(WriteFileAtomically(dir_.File("checkpoints/latest"), "step-00000004\n"));
@@ -97,6 +102,7 @@ TEST_F(EndTest, ARunThatHasDoneAllOfItsStepsSaysWhereItEndedAndNothingOfGoingOn)
                                {"loss", 2.25},
                                {"tokens", "4096"},
                                {"parameters", "100"},
+                               {"trainable_parameters", "7"},
                                {"newest_checkpoint", checkpoint}};
   EXPECT_EQ(nlohmann::json::parse(FinishedJson(dir_.path())), want);
 }

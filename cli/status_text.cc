@@ -90,6 +90,12 @@ std::string WorkerLine(const proto::WorkerStatus& worker, double lease_seconds) 
                    part(", page ", worker.metrics_address())));
 }
 
+// "", where all of them train, or the daemon trains none.
+std::string TrainableText(const proto::StatusReply& status) {
+  const int64_t trainable = status.trainable_parameters();
+  return trainable == 0 || trainable == status.parameters() ? "" : absl::StrCat("of which ", trainable, " train, ");
+}
+
 std::string WorkerLines(const proto::StatusReply& status) {
   const std::string order = FormatStartOrder(status);
   std::string text =
@@ -120,8 +126,8 @@ std::string StatusText(const proto::StatusReply& status) {
       Line("last step", absl::StrCat(FormatLastStep(status), "; skipped ", status.skipped_steps(), ", waited too long ",
                                      status.step_waits())),
       LossLines(status), EvaluationLines(status), SpeedLines(status),
-      Line("model",
-           absl::StrCat(status.parameters(), " parameters, state ", FormatByteSize(status.model_state_bytes()))),
+      Line("model", absl::StrCat(status.parameters(), " parameters, ", TrainableText(status), "state ",
+                                 FormatByteSize(status.model_state_bytes()))),
       Line("daemon memory", absl::StrCat(FormatByteSize(status.resident_bytes()), " resident; contributions ",
                                          FormatByteSize(status.contribution_window_used_bytes()), " of ",
                                          FormatByteSize(status.contribution_window_bytes()))),

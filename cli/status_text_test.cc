@@ -99,6 +99,13 @@ TEST(StatusTextTest, ARunThatWaitsForWorkersSaysForHowManyAndUntilWhen) {
   status.set_workers_expected(3);
   status.set_start_in_seconds(-1);
   EXPECT_THAT(StatusText(status), HasSubstr("state                waiting for workers\n"));
+  status.set_parameters(1200);
+  for (const int64_t all : {0, 1200}) {
+    status.set_trainable_parameters(all);
+    EXPECT_THAT(StatusText(status), HasSubstr("model                1200 parameters, state "));
+  }
+  status.set_trainable_parameters(40);
+  EXPECT_THAT(StatusText(status), HasSubstr("model                1200 parameters, of which 40 train, state "));
   EXPECT_THAT(StatusText(status), HasSubstr("\nwaits for workers    0 of 3 expected are ready\n"));
   status.add_workers()->set_state("idle");
   status.set_start_in_seconds(41);

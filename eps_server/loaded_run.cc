@@ -19,6 +19,7 @@
 #include "common/checkpoint/evaluated_run.h"
 #include "common/checkpoint/manifest.h"
 #include "common/checkpoint/resumed_run.h"
+#include "common/model/hf_config.h"
 #include "common/samples/class_names.h"
 #include "common/samples/tokenizer_of_ids.h"
 #include "common/schedule/loss_scale.h"
@@ -73,12 +74,28 @@ class RunLoader {
     }
     EPS_RETURN_IF_ERROR(CheckData());
     run_.state.loss_scale = FirstLossScale(run_.config.precision.loss_scale);
-    return run_.config.model_from.empty()
-               ? InitStore(run_.model, options_.threads, *run_.store, &work_)
-               : LoadHuggingFace(run_.config.model_from, run_.model, options_.threads, *run_.store, &work_);
+    return LoadFirstWeights();
   }
 
  private:
+  absl::Status LoadFirstWeights() {
+    const std::string& folder = run_.config.model_from;
+    if (folder.empty()) return InitStore(run_.model, options_.threads, *run_.store, &work_);
+    EPS_ASSIGN_OR_RETURN(const bool has_adapters, FolderHadAdapters());
+    return LoadHuggingFace(folder, run_.model, has_adapters ? NewAdapters::kRefused : NewAdapters::kTaken,
+                           options_.threads, *run_.store, &work_);
+  }
+
+  // When the RunSpec was read, and with it the run's source.
+  absl::StatusOr<bool> FolderHadAdapters() const {
+    EPS_CHECK(run_.source.has_value());  // it is a new run
+    const auto text = run_.source->files.find(kConfigFile);
+    if (text == run_.source->files.end()) return false;
+    const absl::StatusOr<ModelConfig> config = ModelConfigFromJson(text->second);
+    EPS_RETURN_IF_ERROR_WITH(config.status(), absl::StrCat(run_.source->place, "/", kConfigFile));
+    return config->lora.is_on();
+  }
+
   // Without the data that it was trained on, unless a part of them is what it is evaluated on.
   absl::Status LoadToEvaluate() {
     const RunConfig& config = run_.config;
@@ -92,7 +109,7 @@ class RunLoader {
     EPS_ASSIGN_OR_RETURN(run_.model, BuildModel(config.model));
     EPS_RETURN_IF_ERROR(TakeMemory());
     if (!IsStepFolder(run_.evaluated)) {
-      return LoadHuggingFace(run_.evaluated, run_.model, options_.threads, *run_.store, &work_);
+      return LoadHuggingFace(run_.evaluated, run_.model, NewAdapters::kRefused, options_.threads, *run_.store, &work_);
     }
     EPS_ASSIGN_OR_RETURN(const Manifest manifest, ReadManifestOfWholeWeights(run_.evaluated, &work_));
     EPS_RETURN_IF_ERROR(

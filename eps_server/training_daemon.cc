@@ -162,6 +162,7 @@ class TrainingDaemon final : public Daemon {
     status.tokens = run_.state.tokens;
     status.skipped_steps = run_.state.skipped_steps;
     status.parameters = run_.model.num_parameters();
+    status.trainable_parameters = run_.model.num_trainable_parameters();
     status.model_state_bytes = run_.store->sizes().total_bytes();
     status.newest_checkpoint = run_.checkpointer->LatestPath();
     EPS_RETURN_IF_ERROR(Report(status, run_.state.losses));

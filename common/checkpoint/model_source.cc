@@ -164,24 +164,27 @@ absl::StatusOr<ModelSource> ReadKept(const std::string& folder) {
   return source;
 }
 
-// `config`, which the checkpoint's run has kept, knows more than the checkpoint's own, but nothing of that run's adapters.
-absl::Status AddAdaptersOf(const std::string& checkpoint, std::string& config) {
+// The text in `kept`, which the checkpoint's run has kept, knows more than the checkpoint's own, but nothing of what
+// that run, or growing it, has made of the model: layers, classes, adapters.
+absl::Status LayCheckpointOver(const std::string& checkpoint, const std::string& kept, std::string& text) {
   const std::string path = absl::StrCat(checkpoint, "/", kConfigFile);
   EPS_ASSIGN_OR_RETURN(const std::string own, ReadFile(path));
-  absl::StatusOr<std::string> merged = WithAdaptersOf(own, config);
-  EPS_RETURN_IF_ERROR_WITH(merged.status(), path);
-  config = *std::move(merged);
+  const absl::StatusOr<ModelConfig> config = ModelConfigFromJson(own);
+  EPS_RETURN_IF_ERROR_WITH(config.status(), path);
+  absl::StatusOr<std::string> laid_over = LayOverSource(*config, text);
+  EPS_RETURN_IF_ERROR_WITH(laid_over.status(), absl::StrCat(kept, "/", kConfigFile));
+  text = *std::move(laid_over);
   return absl::OkStatus();
 }
 
-// Of another run's checkpoint what that run has kept.
+// Of another run's checkpoint what that run has kept, with a config.json of the checkpoint's model.
 absl::StatusOr<ModelSource> ReadSourceOfModel(const std::string& folder) {
   const std::optional<std::string> run = IsStepFolder(folder) ? RunFolderOf(folder) : std::nullopt;
   const std::string place = run && HoldsModelSource(*run) ? ModelSourceFolder(*run) : folder;
   ModelSource source;
   EPS_ASSIGN_OR_RETURN(source.files, ReadFilesOfModel(place));
   if (const auto config = source.files.find(kConfigFile); config != source.files.end() && place != folder) {
-    EPS_RETURN_IF_ERROR(AddAdaptersOf(folder, config->second));
+    EPS_RETURN_IF_ERROR(LayCheckpointOver(folder, place, config->second));
   }
   if (!source.files.empty()) source.place = place;
   if (HasTokenizer(source.files)) source.tokenizer_path = place;

@@ -27,9 +27,11 @@ struct ModelSource {
   std::string chat_template;
 };
 
-// What the run's model.from and data.tokenizer_path have now. Of a tokenizer that is one file by its name, that file
-// and no other vocabulary; with a tokenizer that is gone, nothing takes the place of the model's own. Where it is another than
-// the model's own, ids of marks that it spells otherwise are left out (mark_ids.h); a run on bytes has no tokenizer.
+// What the run's model.from and data.tokenizer_path have now. Of another run's checkpoint it is what that run has kept,
+// its config.json laid over with what the checkpoint's model is (LayOverSource). Of a tokenizer that is one file by its
+// name, that file and no other vocabulary; with a tokenizer that is gone, nothing takes the place of the model's own.
+// Where it is another than the model's own, ids of marks that it spells otherwise are left out (mark_ids.h); a run on
+// bytes has no tokenizer.
 // chat_template is data.chat_template, where the data can be read and holds conversations.
 // A file other than config.json that cannot be read is left out, with a warning in the log: the run does not need it.
 // Errors: the system's, naming model.from or data.tokenizer_path, of a config.json

@@ -10,6 +10,7 @@
 #include "common/checkpoint/manifest.h"
 #include "common/checkpoint/testing.h"
 #include "common/formats/model_folder_files.h"
+#include "common/model/hf_config.h"
 #include "common/spec/run_config.h"
 #include "common/testing/status_matchers.h"
 #include "common/testing/temp_dir.h"
@@ -253,26 +254,47 @@ TEST_F(ModelSourceTest, ARunThatBeginsWithAnothersCheckpointHasWhatThatOneKept) 
   RunConfig next;
   next.model_from = CheckpointOfRun();
   next.data = {.path = "text.txt", .tokenizer = TokenForm::kModel, .tokenizer_path = next.model_from};
-  Write("run/checkpoints/step-00000004/config.json", "{\"eos_token_id\": null}");
+  Write("run/checkpoints/step-00000004/config.json", ModelConfigToJson(SmallRun().model));
+  nlohmann::json kept = nlohmann::json::parse(ModelConfigToJson(SmallRun().model));
+  kept["future"] = 1;
+  Write("run/source/config.json", kept.dump());
   ASSERT_OK_AND_ASSIGN(const ModelSource source, ReadModelSource(next));
   EXPECT_EQ(source.place, run_folder() + "/source");
-  EXPECT_EQ(source.files.at("config.json"), "{}");
+  EXPECT_EQ(nlohmann::json::parse(source.files.at("config.json")), kept);
   EXPECT_EQ(source.files.at("generation_config.json"), "1");
   EXPECT_EQ(source.tokenizer_path, source.place);
   EXPECT_EQ(source.chat_template, "");  // that run's conversations
 }
 
-TEST_F(ModelSourceTest, ARunThatBeginsWithAnothersAdaptersKeepsThemWithWhatThatOneKept) {
+TEST_F(ModelSourceTest, ARunThatBeginsWithAnothersCheckpointHasItsLayersAndAdaptersInWhatThatOneKept) {
   ASSERT_OK(Keep());
   RunConfig next;
   next.model_from = CheckpointOfRun();
-  Write("run/checkpoints/step-00000004/config.json", R"({"eps_lora": {"rank": 2}})");
-  Write("run/source/config.json", R"({"future": 1})");
+  ModelConfig model = SmallRun().model;
+  nlohmann::json kept = nlohmann::json::parse(ModelConfigToJson(model));
+  kept["future"] = 1;
+  Write("run/source/config.json", kept.dump());
+  model.num_layers += 1;  // eps grow
+  model.lora = {.rank = 2, .alpha = 3};
+  Write("run/checkpoints/step-00000004/config.json", ModelConfigToJson(model));
   ASSERT_OK_AND_ASSIGN(const ModelSource source, ReadModelSource(next));
-  EXPECT_EQ(nlohmann::json::parse(source.files.at("config.json")),
-            nlohmann::json::parse(R"({"eps_lora": {"rank": 2}, "future": 1})"));
-  Write("run/source/config.json", "[]");
-  EXPECT_THAT(ReadModelSource(next), StatusIs(absl::StatusCode::kInvalidArgument, "model.from: "));
+  const nlohmann::json found = nlohmann::json::parse(source.files.at("config.json"));
+  EXPECT_EQ(found["n_layer"], model.num_layers);
+  EXPECT_EQ(found["eps_lora"]["rank"], 2);
+  EXPECT_EQ(found["future"], 1);
+}
+
+TEST_F(ModelSourceTest, OfTwoConfigsTheOneThatCannotBeReadIsNamed) {
+  ASSERT_OK(Keep());
+  RunConfig next;
+  next.model_from = CheckpointOfRun();
+  const std::string own = next.model_from + "/config.json", kept = run_folder() + "/source/config.json";
+  for (const std::string& bad : {own, kept}) {
+    for (const std::string& path : {own, kept}) {
+      ASSERT_OK(WriteFileAtomically(path, path == bad ? "[]" : ModelConfigToJson(SmallRun().model)));
+    }
+    EXPECT_THAT(ReadModelSource(next), StatusIs(kInvalid, "model.from: " + bad + ": not a JSON object"));
+  }
 }
 
 TEST_F(ModelSourceTest, AModelsFolderIsItsOwnSource) {

@@ -9,7 +9,6 @@
 
 #include "common/base/status_macros.h"
 #include "common/model/lora.h"
-#include "common/tensor/dtype.h"
 
 namespace eps {
 namespace {
@@ -79,7 +78,7 @@ absl::StatusOr<std::unique_ptr<MergedModel>> MergedModel::Create(const ModelFold
 }
 
 absl::Status MergedModel::ReadPart(const TensorSpec& tensor, int64_t first_elem, absl::Span<float> values) {
-  EPS_RETURN_IF_ERROR(ReadChecked(tensor, first_elem, values));
+  EPS_RETURN_IF_ERROR(folder_.ReadChecked(tensor, first_elem, values));
   const auto adapter = adapters_.find(tensor.name);
   if (adapter == adapters_.end()) return absl::OkStatus();
   if (product_.weight != tensor.name) EPS_RETURN_IF_ERROR(ReadProduct(tensor, adapter->second));
@@ -87,17 +86,12 @@ absl::Status MergedModel::ReadPart(const TensorSpec& tensor, int64_t first_elem,
   return absl::OkStatus();
 }
 
-absl::Status MergedModel::ReadChecked(const TensorSpec& tensor, int64_t first_elem, absl::Span<float> values) const {
-  EPS_RETURN_IF_ERROR(folder_.ReadPart(tensor, first_elem, values));
-  return folder_.CheckValues(tensor, first_elem, values, Dtype::kF32);
-}
-
 absl::Status MergedModel::ReadProduct(const TensorSpec& weight, const Adapter& adapter) {
   const int64_t rank = adapter.a->shape[0], in = adapter.a->shape[1], out = adapter.b->shape[0];
   product_ = {};
   std::vector<float> a(static_cast<size_t>(rank * in)), b(static_cast<size_t>(out * rank));
-  EPS_RETURN_IF_ERROR(ReadChecked(*adapter.a, 0, absl::MakeSpan(a)));
-  EPS_RETURN_IF_ERROR(ReadChecked(*adapter.b, 0, absl::MakeSpan(b)));
+  EPS_RETURN_IF_ERROR(folder_.ReadChecked(*adapter.a, 0, absl::MakeSpan(a)));
+  EPS_RETURN_IF_ERROR(folder_.ReadChecked(*adapter.b, 0, absl::MakeSpan(b)));
   product_.num_columns = adapter.is_out_in ? in : out;
   product_.columns = adapter.is_out_in ? PackColumns(a, in, rank, /*is_rank_first=*/true)
                                        : PackColumns(b, out, rank, /*is_rank_first=*/false);

@@ -32,7 +32,7 @@ class MergedModel {
   // Memory: A and B of the adapter that was last asked for
   // Cost:   beside reading, a multiplication and an addition for each element and rank: 2 ns an element at rank 16, so
   //         16 s for 8 B parameters (one core of a Xeon server, 2026-11)
-  // Errors: ModelFolder::ReadPart's, ModelFolder::CheckValues's of whatever is read
+  // Errors: ModelFolder::ReadChecked's of whatever is read
   absl::Status ReadPart(const TensorSpec& tensor, int64_t first_elem, absl::Span<float> values);
 
  private:
@@ -49,7 +49,6 @@ class MergedModel {
   };
 
   explicit MergedModel(const ModelFolder& folder) : folder_(folder) {}
-  absl::Status ReadChecked(const TensorSpec& tensor, int64_t first_elem, absl::Span<float> values) const;
   absl::Status ReadProduct(const TensorSpec& weight, const Adapter& adapter);
   void AddProduct(int64_t first_elem, absl::Span<float> values) const;
 

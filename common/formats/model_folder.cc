@@ -17,6 +17,7 @@
 #include "common/base/status_macros.h"
 #include "common/model/families.h"
 #include "common/model/hf_config.h"
+#include "common/model/tensor_roles.h"
 
 namespace eps {
 namespace {
@@ -29,22 +30,6 @@ bool IsIgnored(const Family& family, absl::string_view name) {
     return absl::EndsWith(name, suffix) || name == suffix.substr(1);
   });
 }
-
-// Null where the head has a table of its own.
-const TensorSpec* TiedTable(const ModelSpec& model) {
-  const TensorSpec* tokens = nullptr;
-  for (const BlobSpec& blob : model.blobs) {
-    for (const TensorSpec& tensor : blob.tensors) {
-      if (tensor.role == TensorRole::kHeadTable) return nullptr;
-      if (tensor.role == TensorRole::kTokenTable) tokens = &tensor;
-    }
-  }
-  return tokens;
-}
-
-// Parts of a head: each is in the files as a whole, or new as a whole.
-bool IsHeadDense(TensorRole role) { return role == TensorRole::kHeadDenseWeight || role == TensorRole::kHeadDenseBias; }
-bool IsHeadOutput(TensorRole role) { return role == TensorRole::kHeadTable || role == TensorRole::kHeadBias; }
 
 // The first magnitude, as bits, that is no finite number of `dtype` when it is rounded to it (common/numeric).
 uint32_t TooLargeFrom(Dtype dtype) {
@@ -304,6 +289,12 @@ absl::Status ModelFolder::Read(const TensorSpec& tensor, absl::Span<float> value
 absl::Status ModelFolder::ReadPart(const TensorSpec& tensor, int64_t first_elem, absl::Span<float> values) const {
   const Place& place = places_.at(tensor.name);
   return place.file->reader->ReadFloatsAt(*place.entry, first_elem, values);
+}
+
+absl::Status ModelFolder::ReadChecked(const TensorSpec& tensor, int64_t first_elem, absl::Span<float> values,
+                                      Dtype wire) const {
+  EPS_RETURN_IF_ERROR(ReadPart(tensor, first_elem, values));
+  return CheckValues(tensor, first_elem, values, wire);
 }
 
 absl::Status ModelFolder::CheckValues(const TensorSpec& tensor, int64_t first_elem, absl::Span<const float> values,

@@ -49,6 +49,9 @@ class ModelFolder {
   // Errors: INVALID_ARGUMENT naming file, tensor, element, byte and value, and what to do
   absl::Status CheckValues(const TensorSpec& tensor, int64_t first_elem, absl::Span<const float> values,
                            Dtype wire) const;
+  // ReadPart, and CheckValues of what it gave.
+  absl::Status ReadChecked(const TensorSpec& tensor, int64_t first_elem, absl::Span<float> values,
+                           Dtype wire = Dtype::kF32) const;
 
  private:
   struct File {

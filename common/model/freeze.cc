@@ -11,6 +11,7 @@
 #include "common/base/status_macros.h"
 #include "common/model/model_builder.h"
 #include "common/model/name_patterns.h"
+#include "common/model/tensor_roles.h"
 
 namespace eps {
 namespace {
@@ -43,12 +44,9 @@ absl::StatusOr<ModelSpec> Freeze(ModelSpec model, const std::vector<std::string>
   const bool has_adapters = model.config.lora.is_on();
   if (patterns.empty() && !has_adapters) return model;
   // A classifier's new head is what the task is about: PEFT trains it, too.
-  const auto is_of_classes = [&](const TensorSpec& tensor) {
-    return model.config.is_classifier() &&
-           (tensor.role == TensorRole::kHeadTable || tensor.role == TensorRole::kHeadBias);
-  };
   const auto is_frozen = [&](const TensorSpec& tensor) {
-    return has_adapters && tensor.lora == LoraPart::kNone && !is_of_classes(tensor);
+    const bool is_of_classes = model.config.is_classifier() && IsHeadOutput(tensor.role);
+    return has_adapters && tensor.lora == LoraPart::kNone && !is_of_classes;
   };
   EPS_ASSIGN_OR_RETURN(const FrozenByName frozen, ChooseTensors(model, patterns, "model.freeze", is_frozen));
   if (std::all_of(frozen.begin(), frozen.end(), [](const auto& tensor) { return tensor.second; })) {

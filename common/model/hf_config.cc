@@ -20,9 +20,6 @@ using nlohmann::json;
 
 constexpr int kMaxDepth = 32;  // what is read lies in the first two levels; what others add is seldom below the third
 
-// Of checkpoints, whose tensors include those of their run's adapters. No other program reads it, and no export has it.
-constexpr char kLoraKey[] = "eps_lora";
-
 // Its errors name the member alone.
 absl::StatusOr<LoraConfig> ReadLoraMembers(const json& members) {
   LoraConfig lora;
@@ -46,16 +43,8 @@ absl::StatusOr<LoraConfig> ReadLora(const json& object) {
   if (!found->is_object()) return BadMember(kLoraKey, *found, "an object");
   absl::StatusOr<LoraConfig> lora = ReadLoraMembers(*found);
   if (!lora.ok()) return absl::InvalidArgumentError(absl::StrCat(kLoraKey, ".", lora.status().message()));
-  EPS_RETURN_IF_ERROR_WITH(CheckLoraRanges(*lora), kLoraKey);
+  EPS_RETURN_IF_ERROR(CheckLoraRanges(kLoraKey, *lora));
   return lora;
-}
-
-json LoraToJson(const LoraConfig& lora) {
-  return {{"rank", lora.rank},
-          {"alpha", lora.alpha},
-          {"dropout", lora.dropout},
-          {"rank_stabilized", lora.rank_stabilized},
-          {"targets", lora.targets}};
 }
 
 absl::StatusOr<ModelConfig> FromObject(const json& object) {
@@ -96,6 +85,17 @@ json Overlay(json source, const json& was, const json& now) {
   return source;
 }
 
+absl::StatusOr<json> OverSource(const ModelConfig& config, const std::string& text) {
+  EPS_ASSIGN_OR_RETURN(const json source, ParseJson(text, kMaxDepth));
+  EPS_ASSIGN_OR_RETURN(const ModelConfig was, FromObject(source));
+  if (was.family != config.family) return BadMember("model_type", source["model_type"], "of the model's own family");
+  const Family& family = FamilyOf(config.family);
+  json object = Overlay(source, family.to_json(was), family.to_json(config));
+  object.erase(kLoraKey);
+  if (config.lora.is_on()) object[kLoraKey] = LoraConfigToJson(config.lora);
+  return object;
+}
+
 // `dtype` is the name of transformers 5 for torch_dtype; both read the older one.
 void SetDtype(const std::string& dtype, json& object) {
   const char* name = dtype == "F32" ? "float32" : dtype == "F16" ? "float16" : "bfloat16";
@@ -127,6 +127,15 @@ absl::StatusOr<ModelConfig> ModelConfigFromJson(const std::string& text) {
   return FromObject(object);
 }
 
+json LoraConfigToJson(const LoraConfig& lora) {
+  if (!lora.is_on()) return json();
+  return {{"rank", lora.rank},
+          {"alpha", lora.alpha},
+          {"dropout", lora.dropout},
+          {"rank_stabilized", lora.rank_stabilized},
+          {"targets", lora.targets}};
+}
+
 absl::Status CheckSaysAll(const ModelConfig& config) {
   const Family& family = FamilyOf(config.family);
   const json type = family.to_json(config)["model_type"];
@@ -142,17 +151,12 @@ absl::Status CheckSaysAll(const ModelConfig& config) {
 
 std::string ModelConfigToJson(const ModelConfig& config) {
   json object = FamilyOf(config.family).to_json(config);
-  if (config.lora.is_on()) object[kLoraKey] = LoraToJson(config.lora);
+  if (config.lora.is_on()) object[kLoraKey] = LoraConfigToJson(config.lora);
   return Dump(object);
 }
 
-absl::StatusOr<std::string> WithAdaptersOf(const std::string& checkpoint, const std::string& text) {
-  EPS_ASSIGN_OR_RETURN(const json from, ParseJson(checkpoint, kMaxDepth));
-  const json* lora = FindMember(from, kLoraKey);
-  if (lora == nullptr) return text;
-  EPS_ASSIGN_OR_RETURN(json object, ParseJson(text, kMaxDepth));
-  if (!object.is_object()) return absl::InvalidArgumentError("not a JSON object");
-  object[kLoraKey] = *lora;
+absl::StatusOr<std::string> LayOverSource(const ModelConfig& config, const std::string& source) {
+  EPS_ASSIGN_OR_RETURN(const json object, OverSource(config, source));
   return Dump(object);
 }
 
@@ -163,11 +167,7 @@ absl::StatusOr<std::string> ModelConfigToJson(const ModelConfig& config, const s
   EPS_CHECK(!config.lora.is_on());  // what others load has them merged
   json object = family.to_json(config);
   if (!form.source.empty()) {
-    EPS_ASSIGN_OR_RETURN(const json source, ParseJson(form.source, kMaxDepth));
-    EPS_ASSIGN_OR_RETURN(const ModelConfig was, FromObject(source));
-    if (was.family != config.family) return BadMember("model_type", source["model_type"], "of the model's own family");
-    object = Overlay(source, family.to_json(was), object);
-    object.erase(kLoraKey);
+    EPS_ASSIGN_OR_RETURN(object, OverSource(config, form.source));
   }
   SetDtype(dtype, object);
   if (form.bos_token_id) object["bos_token_id"] = *form.bos_token_id;

@@ -8,8 +8,13 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "common/model/model_spec.h"
+#include "nlohmann/json_fwd.hpp"
 
 namespace eps {
+
+// What adapters are called in a config.json, of checkpoints alone, whose tensors include theirs: no other program reads
+// it, and no export has it.
+inline constexpr char kLoraKey[] = "eps_lora";
 
 // The config.json of a Hugging Face folder <-> ModelConfig, for every family (families.h). init_seed is no part of it.
 //
@@ -18,17 +23,20 @@ namespace eps {
 // computation are ignored. Absent keys mean what they mean to transformers.
 //
 // Errors: INVALID_ARGUMENT naming the key, the value found and what is allowed
-absl::StatusOr<ModelConfig> ModelConfigFromJson(const std::string& json);
+absl::StatusOr<ModelConfig> ModelConfigFromJson(const std::string& text);
 
 // What ModelConfigFromJson reads as the same numbers, adapters among them, and transformers loads as the architecture that
 // it names, beside tensors in F32; of adapters it knows nothing. What transformers has no architecture for (CheckSaysAll) is
 // of a model_type that it does not know.
 std::string ModelConfigToJson(const ModelConfig& config);
 
-// The config.json `json`, of what a checkpoint's model began with, with the adapters that the checkpoint's own has: what a
-// run that begins with the checkpoint goes by.
-// Errors: INVALID_ARGUMENT one of the two is no JSON object
-absl::StatusOr<std::string> WithAdaptersOf(const std::string& checkpoint, const std::string& json);
+// `source`, the text of the config.json that the model began with (HfConfigForm::source), laid over with what `config`,
+// adapters included, says otherwise now: ModelConfigFromJson reads it as `config`.
+// Errors: INVALID_ARGUMENT what ModelConfigFromJson says of `source`, or that it is of another family
+absl::StatusOr<std::string> LayOverSource(const ModelConfig& config, const std::string& source);
+
+// What such a config.json says of adapters, as JSON; null, where there are none.
+nlohmann::json LoraConfigToJson(const LoraConfig& lora);
 
 // Whether other programs can have the model: a mix of the Llama family's parts may be none of transformers'
 // architectures.

@@ -117,26 +117,35 @@ TEST(HfConfigTest, AdaptersThatNoModelHasAreRefusedByKey) {
       {"{}", "eps_lora.rank: missing"},
       {R"({"rank": 4.5, "alpha": 1})", "eps_lora.rank: 4.5, must be a whole number"},
       {R"({"rank": 4, "alpha": "x"})", "eps_lora.alpha: \"x\", must be a number"},
-      {R"({"rank": 4, "alpha": 1, "dropout": 1})", "eps_lora: model.lora.dropout: 1, must be at least 0"},
+      {R"({"rank": 4, "alpha": 1, "dropout": 1})", "eps_lora.dropout: 1, must be at least 0"},
       {R"({"rank": 4, "alpha": 1, "rank_stabilized": 1})", "eps_lora.rank_stabilized: 1, must be true or false"},
       {R"({"rank": 4, "alpha": 1, "targets": "c_fc"})", "eps_lora.targets: \"c_fc\", must be a list of names"},
       {R"({"rank": 4, "alpha": 1, "targets": [7]})", "eps_lora.targets: 7, must be a name"},
-      {R"({"rank": 0})", "eps_lora: model.lora.rank: 0, must be between"},
-      {R"({"rank": 4})", "eps_lora: model.lora.alpha: 0, must be greater than 0"},
-      {R"({"rank": 4, "alpha": 1, "targets": [""]})", "eps_lora: model.lora.targets: one of 0 bytes"}};
+      {R"({"rank": 0})", "eps_lora.rank: 0, must be between"},
+      {R"({"rank": 4})", "eps_lora.alpha: 0, must be greater than 0"},
+      {R"({"rank": 4, "alpha": 1, "targets": [""]})", "eps_lora.targets: one of 0 bytes"}};
   for (const auto& [lora, message] : refused) {
     EXPECT_THAT(ModelConfigFromJson(Config("\"eps_lora\": " + lora)), StatusIs(kInvalid, message)) << lora;
   }
 }
 
-TEST(HfConfigTest, WhatAModelBeganWithTakesItsCheckpointsAdapters) {
-  const std::string plain = Config(R"("future": 1)"), adapted = Config(R"("eps_lora": {"rank": 4, "alpha": 8})");
-  EXPECT_THAT(WithAdaptersOf(Config(), plain), IsOkAndHolds(plain));
-  ASSERT_OK_AND_ASSIGN(const std::string both, WithAdaptersOf(adapted, plain));
-  EXPECT_EQ(ModelConfigFromJson(both)->lora, (LoraConfig{.rank = 4, .alpha = 8}));
-  EXPECT_EQ(nlohmann::json::parse(both)["future"], 1);
-  EXPECT_THAT(WithAdaptersOf(adapted, "[]"), StatusIs(kInvalid, "not a JSON object"));
-  EXPECT_THAT(WithAdaptersOf("{", plain), StatusIs(kInvalid, "JSON"));
+TEST(HfConfigTest, WhatAModelBeganWithIsLaidOverByWhatItHasBecome) {
+  const std::string source = Config(R"("future": 1, "resid_pdrop": 0.25)");
+  ASSERT_OK_AND_ASSIGN(ModelConfig config, ModelConfigFromJson(source));
+  ASSERT_OK_AND_ASSIGN(const std::string same, LayOverSource(config, source));
+  EXPECT_THAT(ModelConfigFromJson(same), IsOkAndHolds(config));
+  EXPECT_FALSE(nlohmann::json::parse(same).contains("eps_lora"));
+  config.num_layers += 2;
+  config.residual_dropout = 0;
+  config.lora = {.rank = 4, .alpha = 8, .targets = {"c_fc"}};
+  ASSERT_OK_AND_ASSIGN(const std::string grown, LayOverSource(config, source));
+  EXPECT_THAT(ModelConfigFromJson(grown), IsOkAndHolds(config));
+  EXPECT_EQ(nlohmann::json::parse(grown)["future"], 1);
+  config.lora = {};
+  ASSERT_OK_AND_ASSIGN(const std::string merged, LayOverSource(config, grown));
+  EXPECT_THAT(ModelConfigFromJson(merged), IsOkAndHolds(config)) << "the source's own adapters are gone";
+  EXPECT_THAT(LayOverSource(config, "[]"), StatusIs(kInvalid, "not a JSON object"));
+  EXPECT_THAT(LayOverSource(config, "{"), StatusIs(kInvalid, "JSON"));
 }
 
 // ---- the Llama family ----

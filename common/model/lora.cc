@@ -15,11 +15,6 @@
 #include "common/model/model_builder.h"
 
 namespace eps {
-
-double LoraConfig::scale() const {
-  return alpha / (rank_stabilized ? std::sqrt(static_cast<double>(rank)) : static_cast<double>(rank));
-}
-
 namespace {
 
 // As PEFT has it: the whole name, or its last parts.
@@ -102,25 +97,25 @@ absl::string_view ModuleOf(const TensorSpec& tensor) {
   return name;
 }
 
-absl::Status CheckLoraRanges(const LoraConfig& lora) {
+absl::Status CheckLoraRanges(absl::string_view field, const LoraConfig& lora) {
   if (lora.rank < 1 || lora.rank > kMaxLoraRank) {
     return absl::InvalidArgumentError(
-        absl::StrCat("model.lora.rank: ", lora.rank, ", must be between 1 and ", kMaxLoraRank));
+        absl::StrCat(field, ".rank: ", lora.rank, ", must be between 1 and ", kMaxLoraRank));
   }
   // Kernels have the scale in fp32.
   if (!(static_cast<float>(lora.scale()) > 0) || !std::isfinite(static_cast<float>(lora.alpha))) {
     return absl::InvalidArgumentError(
-        absl::StrCat("model.lora.alpha: ", lora.alpha, ", must be greater than 0, and finite in fp32"));
+        absl::StrCat(field, ".alpha: ", lora.alpha, ", must be greater than 0, and finite in fp32"));
   }
-  EPS_RETURN_IF_ERROR(CheckDropout("model.lora.dropout", lora.dropout));
+  EPS_RETURN_IF_ERROR(CheckDropout(absl::StrCat(field, ".dropout"), lora.dropout));
   if (lora.targets.size() > kMaxLoraTargets) {
     return absl::InvalidArgumentError(
-        absl::StrCat("model.lora.targets: ", lora.targets.size(), ", must be at most ", kMaxLoraTargets));
+        absl::StrCat(field, ".targets: ", lora.targets.size(), ", must be at most ", kMaxLoraTargets));
   }
   for (const std::string& target : lora.targets) {
     if (!target.empty() && target.size() <= kMaxLoraTargetBytes) continue;
     return absl::InvalidArgumentError(
-        absl::StrCat("model.lora.targets: one of ", target.size(), " bytes, must be of 1 to ", kMaxLoraTargetBytes));
+        absl::StrCat(field, ".targets: one of ", target.size(), " bytes, must be of 1 to ", kMaxLoraTargetBytes));
   }
   return absl::OkStatus();
 }
@@ -128,7 +123,7 @@ absl::Status CheckLoraRanges(const LoraConfig& lora) {
 absl::StatusOr<ModelSpec> AddAdapters(ModelSpec model) {
   const LoraConfig& lora = model.config.lora;
   if (lora == LoraConfig{}) return model;
-  EPS_RETURN_IF_ERROR(CheckLoraRanges(lora));
+  EPS_RETURN_IF_ERROR(CheckLoraRanges("model.lora", lora));
   std::set<BlobId> of_blocks;
   for (const LayerSpec& layer : model.layers) {
     if (layer.kind != LayerKind::kBlock) continue;

@@ -29,8 +29,9 @@ inline constexpr size_t kMaxLoraTargetBytes = 256;
 absl::StatusOr<ModelSpec> AddAdapters(ModelSpec model);
 
 // That adapters are as a model may have them, whatever its blocks are; none at all are not.
-// Errors: INVALID_ARGUMENT naming the field, as it is written in a RunSpec, the value and the bound
-absl::Status CheckLoraRanges(const LoraConfig& lora);
+// Errors: INVALID_ARGUMENT naming the member of `field`, which is what adapters are called where they are written, the
+//         value and the bound
+absl::Status CheckLoraRanges(absl::string_view field, const LoraConfig& lora);
 
 // Rows that come in and columns that come out of a block's matrix, whichever way its family has it.
 struct ProductShape {

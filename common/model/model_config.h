@@ -1,6 +1,7 @@
 #ifndef EPS_COMMON_MODEL_MODEL_CONFIG_H_
 #define EPS_COMMON_MODEL_MODEL_CONFIG_H_
 
+#include <cmath>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -51,7 +52,9 @@ struct LoraConfig {
   std::vector<std::string> targets;
 
   bool is_on() const { return rank > 0; }
-  double scale() const;
+  double scale() const {
+    return alpha / (rank_stabilized ? std::sqrt(static_cast<double>(rank)) : static_cast<double>(rank));
+  }
 
   friend bool operator==(const LoraConfig&, const LoraConfig&) = default;
 };

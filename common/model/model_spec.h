@@ -22,7 +22,8 @@ inline constexpr int64_t kTensorAlignElems = 64;
 
 enum class InitRule { kZeros, kOnes, kNormal };
 
-// What a tensor is to the layer that has it, whatever its name.
+// What a tensor is to the layer that has it, whatever its name. No two of a layer's own tensors (LoraPart::kNone) are
+// the same; an adapter's are what the weight beside them is.
 enum class TensorRole {
   kTokenTable,     // (vocab, d_model); of the embedding, and of a tied head
   kPositionTable,  // (context, d_model), or more rows: max_positions
@@ -70,7 +71,7 @@ struct TensorSpec {
   std::vector<int64_t> shape;  // row-major; linear weights are (in, out) in GPT-2, (out, in) in the Llama family
   int64_t offset_elems = 0;    // within the blob, a multiple of kTensorAlignElems
   InitRule init = InitRule::kZeros;
-  double init_stddev = 0;  // kNormal only
+  double init_stddev = 0;                     // kNormal only
   TensorRole role = TensorRole::kTokenTable;  // an adapter's: that of the weight that it is beside
   LoraPart lora = LoraPart::kNone;
 

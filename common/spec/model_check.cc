@@ -287,7 +287,7 @@ absl::Status CheckLora(const proto::Model& model, ModelConfig& config) {
         "export of that folder, in which they are merged into the weights (eps export)");
   }
   config.lora = LoraOf(model.lora());
-  return CheckLoraRanges(config.lora);
+  return CheckLoraRanges("model.lora", config.lora);
 }
 
 void WriteLora(const LoraConfig& lora, proto::Model& out) {

@@ -1,12 +1,38 @@
 #include "common/spec/spec_warnings.h"
 
+#include <algorithm>
+#include <cstdint>
+#include <functional>
+#include <map>
+
+#include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "common/model/lora.h"
+#include "common/model/model_spec.h"
 
 namespace eps {
 namespace {
 
 bool EndsWithFinal(ScheduleDecay decay) {
   return decay == ScheduleDecay::kLinear || decay == ScheduleDecay::kCosine || decay == ScheduleDecay::kOneMinusSqrt;
+}
+
+// Products whose adapter has as many parameters as they have, or more.
+int64_t NumAdaptersAsLargeAsTheirProducts(const ModelConfig& config) {
+  if (!config.lora.is_on()) return 0;
+  const absl::StatusOr<ModelSpec> model = BuildModel(config);
+  if (!model.ok()) return 0;
+  std::map<std::string, ProductShape, std::less<>> shapes;  // by module
+  for (const BlobSpec& blob : model->blobs) {
+    for (const TensorSpec& tensor : blob.tensors) {
+      if (tensor.lora == LoraPart::kA) shapes[std::string(ModuleOf(tensor))].in = tensor.shape[1];
+      if (tensor.lora == LoraPart::kB) shapes[std::string(ModuleOf(tensor))].out = tensor.shape[0];
+    }
+  }
+  return std::count_if(shapes.begin(), shapes.end(), [&](const auto& of_module) {
+    const ProductShape& shape = of_module.second;
+    return config.lora.rank * (shape.in + shape.out) >= shape.in * shape.out;
+  });
 }
 
 }  // namespace
@@ -26,6 +52,11 @@ std::vector<SpecWarning> FindSpecWarnings(const RunConfig& run) {
   if (run.evaluation.every_steps > run.steps) {
     warnings.push_back({"evaluation.every_steps", absl::StrCat(run.evaluation.every_steps, ": of the run's ", run.steps,
                                                                " steps only the last is evaluated")});
+  }
+  if (const int64_t large = NumAdaptersAsLargeAsTheirProducts(run.model); large > 0) {
+    warnings.push_back({"model.lora.rank",
+                        absl::StrCat(run.model.lora.rank, ": ", large, large == 1 ? " adapter has" : " adapters have",
+                                     " as many parameters as the product beside, or more")});
   }
   return warnings;
 }

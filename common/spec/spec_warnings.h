@@ -13,7 +13,8 @@ struct SpecWarning {
   std::string why;
 };
 
-// What a run may say, and hardly anybody means: schedules of steps that it has not, and a rate that rises as it decays.
+// What a run may say, and hardly anybody means: schedules of steps that it has not, a rate that rises as it decays, adapters
+// that are no smaller than what they are beside.
 std::vector<SpecWarning> FindSpecWarnings(const RunConfig& run);
 
 }  // namespace eps

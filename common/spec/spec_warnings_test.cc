@@ -57,5 +57,17 @@ TEST(SpecWarningsTest, ARateThatRisesWhereItShouldDecayIsNamed) {
   }
 }
 
+TEST(SpecWarningsTest, AdaptersAsLargeAsTheirProductsAreCounted) {
+  RunConfig run = RunOfSteps(10);
+  run.model = {.num_layers = 2, .d_model = 64, .num_heads = 2, .context = 4, .vocab = 10};
+  run.model.lora = {.rank = 31, .alpha = 1};
+  EXPECT_THAT(TextsOf(run), IsEmpty());
+  run.model.lora.rank = 32;  // of 64 x 64: attn.c_proj of both blocks
+  run.model.freeze = {"*.lora_A.*"};
+  EXPECT_THAT(TextsOf(run),
+              ElementsAre("model.lora.rank: 32: 2 adapters have as many parameters as the product beside, "
+                          "or more"));
+}
+
 }  // namespace
 }  // namespace eps

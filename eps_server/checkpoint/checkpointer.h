@@ -70,14 +70,18 @@ class Checkpointer {
   virtual std::string LatestPath() const = 0;
 };
 
+// Whether adapters of a run may begin anew beside the weights of a folder that has none: those that a RunSpec asks for.
+// Those that the folder had when the RunSpec was read may not.
+enum class NewAdapters { kRefused, kTaken };
+
 // Fills an empty store from a folder that ModelFolder takes, with up to `threads` threads: the same bits for any
 // number. Everything but the values, which must be finite in the store's wire form, is checked before the first tensor is
 // stored. `work` is told how far it is; null: nobody is.
 //
 // Memory: beside the store, 1 MiB of values in each thread, whatever the model; the files' pages are the system's
 // Errors: NOT_FOUND, INVALID_ARGUMENT naming file, tensor, shape, dtype or value found and wanted · CANCELLED by `work`
-absl::Status LoadHuggingFace(const std::string& folder, const ModelSpec& model, int threads, Store& store,
-                             LongWork* work = nullptr);
+absl::Status LoadHuggingFace(const std::string& folder, const ModelSpec& model, NewAdapters adapters, int threads,
+                             Store& store, LongWork* work = nullptr);
 
 // Fills an empty store with initial values (InitTensor), with up to `threads` threads: the same bits for any number.
 // `work` as above. Errors: CANCELLED by `work`

@@ -193,7 +193,7 @@ TEST(CheckpointerTest, AFolderLoadsAsAHuggingFaceOne) {
   const Fixture f;
   const std::string folder = f.WriteAt(*f.Open(), 3);
   const std::unique_ptr<Store> loaded = Store::Create(f.model, f.run).value();
-  ASSERT_OK(LoadHuggingFace(folder, f.model, 1, *loaded));
+  ASSERT_OK(LoadHuggingFace(folder, f.model, NewAdapters::kRefused, 1, *loaded));
   const std::unique_ptr<Store> written = f.StoreAt(3);
   std::vector<float> a(1000), b(1000);
   written->ReadMaster(BlobId(2), Version(3), 0, absl::MakeSpan(a));
@@ -213,7 +213,7 @@ TEST(CheckpointerTest, WeightsThatAreNotFiniteAreNoneToBeginWith) {
   ASSERT_OK_AND_ASSIGN(const std::string folder,
                        f.Open()->Write(*store, StateAt(3), {AllBlobs(f.model), [](BlobId) {}}));
   const std::unique_ptr<Store> loaded = Store::Create(f.model, f.run).value();
-  const absl::Status status = LoadHuggingFace(folder, f.model, 1, *loaded);
+  const absl::Status status = LoadHuggingFace(folder, f.model, NewAdapters::kRefused, 1, *loaded);
   EXPECT_THAT(status, StatusIs(absl::StatusCode::kInvalidArgument, folder + "/model.safetensors: tensor "));
   EXPECT_THAT(status, StatusIs(absl::StatusCode::kInvalidArgument, ", element 3 at byte "));
   EXPECT_THAT(status, StatusIs(absl::StatusCode::kInvalidArgument, ": nan, must be finite"));

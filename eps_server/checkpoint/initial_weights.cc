@@ -38,10 +38,12 @@ nlohmann::json OfWeights(ModelConfig config) {
   if (config.max_positions > 0) config.context = config.max_positions;
   nlohmann::json object = FamilyOf(config.family).to_json(config);
   object.erase("n_ctx");  // n_positions once more
+  object[kLoraKey] = LoraConfigToJson(config.lora);
   return object;
 }
 
-absl::Status CheckShape(const std::string& folder, const ModelConfig& found, const ModelConfig& wanted) {
+absl::Status CheckShape(const std::string& folder, const ModelConfig& found, ModelConfig wanted, NewAdapters adapters) {
+  if (adapters == NewAdapters::kTaken && !found.lora.is_on()) wanted.lora = {};
   const nlohmann::json found_object = OfWeights(found), wanted_object = OfWeights(wanted);
   for (const auto& [key, value] : wanted_object.items()) {
     const nlohmann::json in_folder = found_object.value(key, nlohmann::json());
@@ -97,30 +99,39 @@ absl::Status CheckStepFolder(const std::string& folder, LongWork* work) {
   return CheckSums(folder, manifest, kWeightFiles, work);
 }
 
+// Adapters that begin anew were asked for, and there are hundreds of their tensors.
+void LogWhatIsNew(const std::string& folder, const ModelSpec& model, const ModelFolder& source) {
+  int64_t adapters = 0;
+  for (const BlobSpec& blob : model.blobs) {
+    for (const TensorSpec& tensor : blob.tensors) {
+      if (!source.is_new(tensor)) continue;
+      if (tensor.lora != LoraPart::kNone) {
+        ++adapters;
+      } else {
+        LogWarning("weights_new", {{"tensor", tensor.name}, {"not_in", folder}});
+      }
+    }
+  }
+  if (adapters > 0) LogInfo("adapters_new", {{"tensors", adapters}});
+}
+
 }  // namespace
 
-absl::Status LoadHuggingFace(const std::string& folder, const ModelSpec& model, int threads, Store& store,
-                             LongWork* work) {
+absl::Status LoadHuggingFace(const std::string& folder, const ModelSpec& model, NewAdapters adapters, int threads,
+                             Store& store, LongWork* work) {
   const absl::Duration begin = SteadyNow();
   EPS_RETURN_IF_ERROR(CheckStepFolder(folder, work));
   EPS_ASSIGN_OR_RETURN(const std::unique_ptr<ModelFolder> source, ModelFolder::Open(folder, model.config));
-  EPS_RETURN_IF_ERROR(CheckShape(folder, source->model().config, model.config));
+  EPS_RETURN_IF_ERROR(CheckShape(folder, source->model().config, model.config, adapters));
   if (work != nullptr) work->Begin(absl::StrCat("reading the weights of \"", folder, "\""), MasterBytes(model));
   EPS_RETURN_IF_ERROR(FillStore(model, threads, store, work, [&](const Part& part, absl::Span<float> values) {
     if (!source->is_new(*part.tensor)) {
-      EPS_RETURN_IF_ERROR(source->ReadPart(*part.tensor, part.first_elem, values));
-      return source->CheckValues(*part.tensor, part.first_elem, values, store.wire_dtype());
+      return source->ReadChecked(*part.tensor, part.first_elem, values, store.wire_dtype());
     }
     InitTensorPart(*part.tensor, model.config.init_seed, part.first_elem, values);
     return absl::OkStatus();
   }));
-  for (const BlobSpec& blob : model.blobs) {
-    for (const TensorSpec& tensor : blob.tensors) {
-      const bool is_asked_for = tensor.lora != LoraPart::kNone;  // and there are hundreds of them
-      if (source->is_new(tensor) && !is_asked_for)
-        LogWarning("weights_new", {{"tensor", tensor.name}, {"not_in", folder}});
-    }
-  }
+  LogWhatIsNew(folder, model, *source);
   LogInfo("weights_loaded", {{"folder", folder},
                              {"tensor_bytes", source->tensor_bytes()},
                              {"seconds", absl::ToDoubleSeconds(SteadyNow() - begin)}});

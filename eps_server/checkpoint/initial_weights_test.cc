@@ -12,6 +12,7 @@
 #include "common/checkpoint/testing.h"
 #include "common/formats/model_folder_writer.h"
 #include "common/formats/safetensors.h"
+#include "common/formats/tensor_file_writer.h"
 #include "common/model/hf_config.h"
 #include "common/model/model_spec.h"
 #include "common/spec/run_config.h"
@@ -21,10 +22,13 @@
 #include "eps_server/checkpoint/checkpointer.h"
 #include "eps_server/checkpoint/testing.h"
 #include "eps_server/store/store.h"
+#include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
 namespace eps::server {
 namespace {
+
+constexpr NewAdapters kNoNew = NewAdapters::kRefused;
 
 // A value that names its tensor and place, exact in every dtype.
 float ValueAt(const TensorSpec& tensor, int64_t i) {
@@ -81,7 +85,7 @@ TEST(LoadHuggingFaceTest, EveryDtypeBecomesFp32) {
     InitialStore f;
     const std::string folder = f.dir.File("hf");
     ASSERT_OK(WriteModelFolder(folder, f.model, {.dtype = dtype}, FillPart));
-    ASSERT_OK(LoadHuggingFace(folder, f.model, 2, *f.store)) << dtype;
+    ASSERT_OK(LoadHuggingFace(folder, f.model, kNoNew, 2, *f.store)) << dtype;
     ExpectStoreHolds(f.model, *f.store, ValueAt);
   }
 }
@@ -105,7 +109,7 @@ TEST(LoadHuggingFaceTest, NamesMayComeWithoutTheirPrefix) {
   }
   ASSERT_OK(file->Finish());
   std::ofstream(f.dir.File("config.json")) << ModelConfigToJson(f.model.config);
-  ASSERT_OK(LoadHuggingFace(f.dir.path(), f.model, 2, *f.store));
+  ASSERT_OK(LoadHuggingFace(f.dir.path(), f.model, kNoNew, 2, *f.store));
   ExpectStoreHolds(f.model, *f.store, ValueAt);
 }
 
@@ -117,7 +121,7 @@ TEST(LoadHuggingFaceTest, AnotherShapeThanTheRunsIsNamedAndNothingIsStored) {
   other.model.context = 6;
   const ModelSpec wider = BuildModel(other.model).value();
   const std::unique_ptr<Store> store = Store::Create(wider, other).value();
-  EXPECT_THAT(LoadHuggingFace(folder, wider, 2, *store),
+  EXPECT_THAT(LoadHuggingFace(folder, wider, kNoNew, 2, *store),
               StatusIs(absl::StatusCode::kInvalidArgument,
                        folder + "/config.json: n_positions: found 5, the run's model has 6"));
   ExpectStoreHolds(wider, *store, [](const TensorSpec&, int64_t) { return 0.0f; });
@@ -142,7 +146,7 @@ TEST(LoadHuggingFaceTest, WherePositionsAreNoParametersTheContextIsTheRunsOwn) {
   run.model = SmallLlama();
   const ModelSpec model = BuildModel(run.model).value();
   const std::unique_ptr<Store> store = Store::Create(model, run).value();
-  ASSERT_OK(LoadHuggingFace(dir.File("hf"), model, 2, *store));
+  ASSERT_OK(LoadHuggingFace(dir.File("hf"), model, kNoNew, 2, *store));
   ExpectStoreHolds(model, *store, ValueAt);
 }
 
@@ -153,10 +157,10 @@ TEST(LoadHuggingFaceTest, AnotherLlamaOrAnotherFamilyIsNamed) {
   run.model = SmallLlama();
   run.model.rotary.theta = 500;
   const std::unique_ptr<Store> store = Store::Create(BuildModel(run.model).value(), run).value();
-  EXPECT_THAT(LoadHuggingFace(dir.File("hf"), BuildModel(run.model).value(), 2, *store),
+  EXPECT_THAT(LoadHuggingFace(dir.File("hf"), BuildModel(run.model).value(), kNoNew, 2, *store),
               StatusIs(absl::StatusCode::kInvalidArgument, "rope_theta: found 10000.0, the run's model has 500.0"));
   InitialStore f;
-  EXPECT_THAT(LoadHuggingFace(dir.File("hf"), f.model, 2, *f.store),
+  EXPECT_THAT(LoadHuggingFace(dir.File("hf"), f.model, kNoNew, 2, *f.store),
               StatusIs(absl::StatusCode::kInvalidArgument, "/hf/config.json: "));
 }
 
@@ -166,7 +170,7 @@ TEST(LoadHuggingFaceTest, DropoutAndSeedAreTheRunsOwn) {
   ASSERT_OK(WriteModelFolder(folder, f.model, {.dtype = "F32"}, FillPart));
   f.model.config.residual_dropout = 0.25;
   f.model.config.init_seed = 99;
-  EXPECT_OK(LoadHuggingFace(folder, f.model, 2, *f.store));
+  EXPECT_OK(LoadHuggingFace(folder, f.model, kNoNew, 2, *f.store));
 }
 
 // Of weights that are trained, whose master has the value, and of frozen ones, of which the wire form is all that is kept.
@@ -184,12 +188,12 @@ TEST(LoadHuggingFaceTest, AValueThatTheWireFormCannotHoldIsRefused) {
     TempDir dir;
     ASSERT_OK(WriteModelFolder(dir.File("hf"), model, {}, fill));
     const std::unique_ptr<Store> store = Store::Create(model, run).value();
-    const absl::Status status = LoadHuggingFace(dir.File("hf"), model, 2, *store);
+    const absl::Status status = LoadHuggingFace(dir.File("hf"), model, kNoNew, 2, *store);
     EXPECT_THAT(status, StatusIs(absl::StatusCode::kInvalidArgument, "tensor " + name + ", element 5 at byte "));
     EXPECT_THAT(status, StatusIs(absl::StatusCode::kInvalidArgument, ": 70000, is too large for precision.wire: FP16"));
     run.precision.wire = Dtype::kBf16;
     const std::unique_ptr<Store> wider = Store::Create(model, run).value();
-    EXPECT_OK(LoadHuggingFace(dir.File("hf"), model, 2, *wider));
+    EXPECT_OK(LoadHuggingFace(dir.File("hf"), model, kNoNew, 2, *wider));
   }
 }
 
@@ -202,7 +206,9 @@ TEST(LoadHuggingFaceTest, AdaptersBeginAsTheyDoBesideTheFoldersWeights) {
   run.model.lora = {.rank = 2, .alpha = 2};
   const ModelSpec model = BuildModel(run.model).value();
   const std::unique_ptr<Store> store = Store::Create(model, run).value();
-  ASSERT_OK(LoadHuggingFace(folder, model, 2, *store));
+  ::testing::internal::CaptureStderr();
+  ASSERT_OK(LoadHuggingFace(folder, model, NewAdapters::kTaken, 2, *store));
+  EXPECT_THAT(::testing::internal::GetCapturedStderr(), ::testing::HasSubstr("INFO adapters_new tensors=16\n"));
   std::vector<float> values;
   ExpectStoreHolds(model, *store, [&](const TensorSpec& tensor, int64_t i) {
     if (tensor.lora == LoraPart::kNone) return ValueAt(tensor, i);
@@ -214,12 +220,43 @@ TEST(LoadHuggingFaceTest, AdaptersBeginAsTheyDoBesideTheFoldersWeights) {
   });
 }
 
+// A folder that has changed since the RunSpec was read.
+TEST(LoadHuggingFaceTest, OtherAdaptersThanTheRunsAreNamed) {
+  InitialStore f;
+  const std::string folder = f.dir.File("hf");
+  ASSERT_OK(WriteModelFolder(folder, f.model, {.dtype = "F32"}, FillPart));
+  RunConfig run = SmallRun(Dtype::kF32);
+  run.model.lora = {.rank = 2, .alpha = 2};
+  const ModelSpec adapted = BuildModel(run.model).value();
+  const std::unique_ptr<Store> store = Store::Create(adapted, run).value();
+  EXPECT_THAT(LoadHuggingFace(folder, adapted, kNoNew, 2, *store),
+              StatusIs(kInvalid, folder + "/config.json: eps_lora: found null, the run's model has {"));
+
+  std::vector<NamedTensor> tensors;
+  for (const BlobSpec& blob : adapted.blobs) {
+    for (const TensorSpec& tensor : blob.tensors) tensors.push_back({.name = tensor.name, .tensor = &tensor});
+  }
+  ASSERT_OK(WriteTensorFile(folder + "/model.safetensors", tensors, "F32", FillPart));
+  std::ofstream(folder + "/config.json") << ModelConfigToJson(adapted.config);
+  ::testing::internal::CaptureStderr();
+  ASSERT_OK(LoadHuggingFace(folder, adapted, kNoNew, 2, *store));
+  EXPECT_THAT(::testing::internal::GetCapturedStderr(), ::testing::Not(::testing::HasSubstr("adapters_new")));
+  ExpectStoreHolds(adapted, *store, ValueAt);
+  EXPECT_THAT(LoadHuggingFace(folder, f.model, NewAdapters::kTaken, 2, *f.store),
+              StatusIs(kInvalid, "eps_lora: found {"));
+  run.model.lora.rank = 3;
+  const ModelSpec wider = BuildModel(run.model).value();
+  const std::unique_ptr<Store> other = Store::Create(wider, run).value();
+  EXPECT_THAT(LoadHuggingFace(folder, wider, NewAdapters::kTaken, 2, *other),
+              StatusIs(kInvalid, R"(eps_lora: found {"alpha":2.0,"dropout":0.0,"rank":2,)"));
+}
+
 TEST(LoadHuggingFaceTest, AMissingFolderOrFileIsNamed) {
   InitialStore f;
-  EXPECT_THAT(LoadHuggingFace(f.dir.File("none"), f.model, 2, *f.store),
+  EXPECT_THAT(LoadHuggingFace(f.dir.File("none"), f.model, kNoNew, 2, *f.store),
               StatusIs(absl::StatusCode::kNotFound, "none/config.json"));
   std::ofstream(f.dir.File("config.json")) << ModelConfigToJson(f.model.config);
-  EXPECT_THAT(LoadHuggingFace(f.dir.path(), f.model, 2, *f.store),
+  EXPECT_THAT(LoadHuggingFace(f.dir.path(), f.model, kNoNew, 2, *f.store),
               StatusIs(absl::StatusCode::kNotFound, "model.safetensors"));
 }
 

@@ -58,7 +58,8 @@ absl::Status LoadHuggingFaceFolder(const ServingOptions& options, ServingCheckpo
   run.steps = 1;
   result.run = WithoutTraining(std::move(run));
   EPS_RETURN_IF_ERROR(MakeStore(options, result));
-  return LoadHuggingFace(result.folder, result.model, options.threads, *result.store, options.work);
+  return LoadHuggingFace(result.folder, result.model, NewAdapters::kRefused, options.threads, *result.store,
+                         options.work);
 }
 
 }  // namespace

@@ -172,7 +172,7 @@ TEST(SummaryTest, HasEveryFieldOfTheContract) {
   EXPECT_EQ(summary["workers"], 3);
   EXPECT_EQ(summary["device_models"], nlohmann::json::parse(R"(["cpu A", "cpu B"])"));
   EXPECT_EQ(summary["wait_fraction"]["pull"], 0.5);
-  for (const char* key : {"tokens", "parameters", "model_state_bytes", "device_peak_bytes"}) {
+  for (const char* key : {"tokens", "parameters", "trainable_parameters", "model_state_bytes", "device_peak_bytes"}) {
     EXPECT_TRUE(summary.contains(key)) << key;
   }
 }

@@ -40,6 +40,7 @@ std::string SummaryJson(const RunStatus& status, const std::vector<double>& loss
                              {"seconds", evaluation->seconds}};
   }
   summary["parameters"] = status.parameters;
+  summary["trainable_parameters"] = status.trainable_parameters;
   summary["model_state_bytes"] = status.model_state_bytes;
   summary["device_cap_bytes"] = status.device_cap_bytes;
   summary["device_peak_bytes"] = status.device_peak_bytes;

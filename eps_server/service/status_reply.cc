@@ -109,6 +109,7 @@ void FillStatus(const RunStatus& status, proto::StatusReply& reply) {
     evaluating.set_seconds(status.evaluating->seconds);
   }
   reply.set_parameters(status.parameters);
+  reply.set_trainable_parameters(status.trainable_parameters);
   for (const auto& [cause, share] : status.wait_fraction) (*reply.mutable_wait_fraction())[cause] = share;
 }
 

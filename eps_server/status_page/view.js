@@ -306,7 +306,10 @@ function checkpointFacts(status) {
 }
 
 function totalFacts(status, isTraining) {
-  const parameters = { label: "parameters", value: formatSi(status.parameters) };
+  const trainable = numberOf(status.trainable_parameters);
+  const isPart = trainable > 0 && trainable < numberOf(status.parameters);
+  const ofWhich = isPart ? `, of which ${formatSi(trainable)} train` : "";
+  const parameters = { label: "parameters", value: formatSi(status.parameters) + ofWhich };
   if (!isTraining) return [parameters];
   return [
     parameters,

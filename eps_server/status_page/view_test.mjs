@@ -563,6 +563,9 @@ test("memory and totals are shown with their units", () => {
   assert.equal(fact(memory, "held"), "0 B");
   assert.equal(fact(totals, "parameters"), "29.9 M");
   assert.equal(fact(totals, "workers attached"), "2");
+  const totalsOf = (trainable) => view(training({ trainable_parameters: trainable })).totals;
+  assert.equal(fact(totalsOf("29913600"), "parameters"), "29.9 M");
+  assert.equal(fact(totalsOf("41943"), "parameters"), "29.9 M, of which 41.9 k train");
 });
 
 test("a window that is exceeded says why", () => {

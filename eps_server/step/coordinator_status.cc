@@ -43,6 +43,7 @@ RunStatus CoordinatorImpl::Status() const {
   status.steps = makes_steps_ ? run_.steps : end_;
   status.evaluates = !makes_steps_;
   status.parameters = model_.num_parameters();
+  if (makes_steps_) status.trainable_parameters = model_.num_trainable_parameters();
   status.model_state_bytes = store_.sizes().total_bytes();
   status.hold_bytes = HoldBytes(model_, run_);
   status.window_bytes = aggregator_->window_bytes();

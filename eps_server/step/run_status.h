@@ -69,8 +69,9 @@ struct RunStatus {
   int64_t tokens = 0;                 // counted, over all sittings
   std::string counted = "tokens";     // what that and tokens_per_second count: StatusReply.counted
   int64_t parameters = 0;
-  int64_t model_state_bytes = 0;  // Store's sizes
-  int64_t hold_bytes = 0;         // of summed gradients: EXACT clipping, FP16
+  int64_t trainable_parameters = 0;  // of these; 0: nothing is trained
+  int64_t model_state_bytes = 0;     // Store's sizes
+  int64_t hold_bytes = 0;            // of summed gradients: EXACT clipping, FP16
   int64_t window_bytes = 0;
   int64_t window_used_bytes = 0;
   int64_t resident_bytes = 0;                   // of this process

@@ -331,6 +331,15 @@ class SystemTest(unittest.TestCase):
         self.like_a_quiet_run(spec, out)
         return stderr
 
+    def eps(self, *args, code=0):
+        """A command that ends with that code; returns it with what it said."""
+        done = run([str(EPS), *map(str, args)], timeout=600, errors="replace")  # a token may be half a character
+        self.assertEqual(done.returncode, code, f"{' '.join(map(str, done.args))}\n{done.stdout}\n{done.stderr}")
+        return done
+
+    def plan(self, spec, *args):
+        return json.loads(self.eps("plan", "--run", spec, "--json", *args).stdout)
+
     def train_ok(self, spec, out, *args, **kwargs):
         done = train(spec, out, *args, **kwargs)
         self.assertEqual(done.returncode, 0, f"{' '.join(map(str, done.args))}\n{done.stdout}\n{done.stderr}")

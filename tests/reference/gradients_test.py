@@ -187,14 +187,16 @@ class GradientsTest(TorchReference):
 
     def test_llama_with_adapters_of_some_products_relayed_and_recomputed(self):
         self.llama("llama-lora", {
-            "hidden_size": 46, "num_attention_heads": 9, "num_key_value_heads": 3, "head_dim": 14, "intermediate_size": 59,
-            "max_position_embeddings": 31, "vocab_size": 269}, "--set", "relay.inner=RECOMPUTE", "--workers", 2,
+            "hidden_size": 46, "num_attention_heads": 9, "num_key_value_heads": 3, "head_dim": 14,
+            "intermediate_size": 59, "max_position_embeddings": 31, "vocab_size": 269},
+            "--set", "relay.inner=RECOMPUTE", "--workers", 2,
             lora={"rank": 3, "alpha": 2, "rank_stabilized": True, "targets": ["q_proj", "v_proj", "o_proj", "up_proj"]})
 
     def test_qwen3_with_norms_of_heads_and_adapters_of_a_rank_above_its_columns(self):
         self.llama("qwen3-lora", {
-            "model_type": "qwen3", "hidden_size": 33, "num_attention_heads": 10, "num_key_value_heads": 5, "head_dim": 18,
-            "intermediate_size": 83, "max_position_embeddings": 43, "vocab_size": 311, "tie_word_embeddings": True},
+            "model_type": "qwen3", "hidden_size": 33, "num_attention_heads": 10, "num_key_value_heads": 5,
+            "head_dim": 18, "intermediate_size": 83, "max_position_embeddings": 43, "vocab_size": 311,
+            "tie_word_embeddings": True},
             lora={"rank": 37, "alpha": 20})
 
     def test_bert_with_adapters(self):

@@ -29,11 +29,6 @@ def block_of(tensor):
 
 
 class LayerDropTest(SystemTest):
-    def eps(self, *args, code=0):
-        done = run([str(EPS), *map(str, args)], timeout=600)
-        self.assertEqual(done.returncode, code, done.stdout + done.stderr)
-        return done
-
     def outcome(self, out):
         optimizer = (latest_checkpoint(out) / "optimizer.safetensors").read_bytes()
         return model_hash(out), optimizer, summary(out)["loss"]

@@ -1,7 +1,6 @@
 """Frozen tensors: pulled and never pushed, as they came in every checkpoint, and no part of the daemon's optimizer."""
 
 import fnmatch
-import json
 import os
 import signal
 import time
@@ -25,14 +24,6 @@ def is_frozen(name, patterns=FREEZE):
 
 
 class FreezeTest(SystemTest):
-    def eps(self, *args):
-        done = run([str(EPS), *map(str, args)], errors="replace")  # a token may be half a character
-        self.assertEqual(done.returncode, 0, done.stderr)
-        return done.stdout
-
-    def plan(self, spec, *args):
-        return json.loads(self.eps("plan", "--run", spec, "--json", *args))
-
     def folder(self, dtype="BF16"):
         """A model that was trained for a few steps, in 16 bits."""
         self.train_ok(self.work.spec({"steps": 3}, name="before.json"), self.work.out("before"))
@@ -59,7 +50,7 @@ class FreezeTest(SystemTest):
                     self.assertEqual(was[name] == now[name], is_frozen(name), name)
                     self.assertEqual(kept[name][0], dtype if is_frozen(name) else "F32", name)
                     self.assertEqual(f"exp_avg.{name}" in moments, not is_frozen(name), name)
-                self.assertTrue(self.eps("sample", "--checkpoint", out, "--prompt", "and the ", "--tokens", 4))
+                self.assertTrue(self.eps("sample", "--checkpoint", out, "--prompt", "and the ", "--tokens", 4).stdout)
                 for folder in ("before", "hf", "run", "after"):
                     self.work.out(folder).rename(self.work.out(f"{dtype}-{folder}"))
 

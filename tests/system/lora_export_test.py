@@ -1,6 +1,7 @@
 """What goes out of a run with adapters: merged into the weights for all programs, or alone for those that know PEFT."""
 
 import json
+import shutil
 import time
 from subprocess import DEVNULL
 
@@ -42,11 +43,6 @@ def merged(tensors, scale, is_in_out):
 
 
 class LoraExportTest(SystemTest):
-    def eps(self, *words):
-        done = run([str(EPS), *map(str, words)])
-        self.assertEqual(done.returncode, 0, done.stderr)
-        return done
-
     def trained(self, model, name="run", **changes):
         out = self.work.out(name)
         spec = {"steps": 4, "optimizer": FAST, **changes, "model": {"lora": LORA, **model}}
@@ -128,14 +124,22 @@ class MergedTest(LoraExportTest):
         self.assertEqual((imported / "model.safetensors").read_bytes(),
                          (self.exported(out, "wide") / "model.safetensors").read_bytes())
         base = self.work.out("base")  # unmerged weights are another model
-        self.train_ok(self.work.spec({"model": LLAMA, "steps": 1}, name="base.json"), base, "--export", self.work.out("other"),
-                      "--export-dtype", "BF16")
+        self.train_ok(self.work.spec({"model": LLAMA, "steps": 1}, name="base.json"), base, "--export",
+                      self.work.out("other"), "--export-dtype", "BF16")
         done = run([str(EPS), "train", "--run", str(spec), "--out", str(out), "--quiet", "--resume", "--export",
                     str(self.work.out("other")), "--export-dtype", "BF16"])
         self.refused(done, 2, "not this run's model", "tensor ")
 
 
 class AdapterTest(LoraExportTest):
+    def grown(self, layers):
+        """A run with adapters that began with a folder of three layers, made so deep."""
+        self.train_ok(self.work.spec({"model": LLAMA, "steps": 1}), self.work.out("first"), "--export",
+                      self.work.out("base"))
+        out, grown = self.trained({"from": "base", **NO_SHAPE}), self.work.out("grown")
+        self.eps("grow", "--checkpoint", out, "--out", grown, "--layers", layers)
+        return grown
+
     def test_a_llamas_folder_is_peft_s_with_the_tokenizer_and_no_config_of_the_base(self):
         base = self.work.out("base")
         vocab = byte_level_tokenizer.write(self.work.path)
@@ -149,10 +153,10 @@ class AdapterTest(LoraExportTest):
         self.assertEqual(sorted(p.name for p in folder.iterdir()),
                          ["adapter_config.json", "adapter_model.safetensors", "tokenizer.json"])
         self.assertEqual(config, {
-            "peft_type": "LORA", "task_type": "CAUSAL_LM", "base_model_name_or_path": str(base), "r": 4, "lora_alpha": 6,
-            "use_rslora": False, "lora_dropout": 0.0, "bias": "none", "fan_in_fan_out": False, "inference_mode": True,
-            "init_lora_weights": True, "layers_to_transform": None, "modules_to_save": None, "target_modules":
-            ["down_proj", "gate_proj", "k_proj", "o_proj", "q_proj", "up_proj", "v_proj"]})
+            "peft_type": "LORA", "task_type": "CAUSAL_LM", "base_model_name_or_path": str(base), "r": 4,
+            "lora_alpha": 6, "use_rslora": False, "lora_dropout": 0.0, "bias": "none", "fan_in_fan_out": False,
+            "inference_mode": True, "init_lora_weights": True, "layers_to_transform": None, "modules_to_save": None,
+            "target_modules": ["down_proj", "gate_proj", "k_proj", "o_proj", "q_proj", "up_proj", "v_proj"]})
         self.assertEqual(len(shapes), 3 * 7 * 2)
         self.assertEqual(shapes["model.layers.2.mlp.down_proj.lora_A.weight"], [4, 100])
         self.assertEqual(shapes["model.layers.2.mlp.down_proj.lora_B.weight"], [64, 4])
@@ -226,7 +230,8 @@ class AdapterTest(LoraExportTest):
         found = values(folder, "adapter_model.safetensors")["base_model.model.model.norm.weight"]
         self.assertTrue((found == values(latest_checkpoint(out))["model.norm.weight"]).all())
         self.assertTrue((found != 1).any())
-        for freeze, words in (("!*.0.ln_1.bias", ["module transformer.h.0.ln_1", "transformer.h.0.ln_1.weight was not"]),
+        for freeze, words in (("!*.0.ln_1.bias", ["module transformer.h.0.ln_1",
+                                                  "transformer.h.0.ln_1.weight was not"]),
                               ("!*.c_fc.bias", ["module transformer.h.0.mlp.c_fc has an adapter"]),
                               ("!*.wte.*", ["module transformer.wte", "is the head's table"])):
             out = self.trained({"freeze": [freeze]}, freeze[3:6], steps=1)
@@ -241,10 +246,24 @@ class AdapterTest(LoraExportTest):
         self.refused_whole(out, "--adapter", "--max-shard-size", args=("--adapter", "--max-shard-size", "5MiB"))
 
     def test_a_deeper_model_than_its_base_is_refused(self):
-        self.train_ok(self.work.spec({"model": LLAMA, "steps": 1}), self.work.out("first"), "--export", self.work.out("base"))
-        out, grown = self.trained({"from": "base", **NO_SHAPE}), self.work.out("grown")
-        self.eps("grow", "--checkpoint", out, "--out", grown, "--layers", 5)
+        grown = self.grown(5)
         self.refused_whole(grown, "--adapter: ", "has 5 layers, and what it began with 3")
+
+    def test_a_run_that_began_with_a_deeper_model_goes_on_top_of_it_and_goes_on_without_it(self):
+        grown = self.grown(4)
+        spec = self.work.spec({"model": {"from": str(latest_checkpoint(grown)), **NO_SHAPE}, "steps": 3,
+                               "optimizer": FAST}, name="after.json")
+        out = self.work.out("after")
+        self.begin(spec, out, 2)
+        self.assertEqual(json.loads((out / "source" / "config.json").read_text())["num_hidden_layers"], 4)
+        _, config, shapes = self.adapter(out)
+        self.assertEqual(config["base_model_name_or_path"], str(latest_checkpoint(grown)))
+        self.assertEqual(len(shapes), 4 * 7 * 2)
+        for folder in ("base", "run", "grown"):
+            shutil.rmtree(self.work.out(folder))
+        self.train_ok(spec, out, "--resume")
+        self.assertEqual(summary(out)["steps"], 3)
+        self.assertEqual(self.adapter(out, "again")[2], shapes)
 
 
 class NothingHalfDoneTest(LoraExportTest):
@@ -261,14 +280,16 @@ class NothingHalfDoneTest(LoraExportTest):
                 self.assertIn(done.returncode, (1, 2) if code is None else (code,), done.stderr)
                 self.assertIn(error, done.stderr)
         self.assertEqual([p.name for p in full.iterdir()], ["file"])
-        self.assertEqual(sorted(p.name for p in self.work.path.iterdir()), ["full", "plain", "run", "run.json", "text.txt"])
+        self.assertEqual(sorted(p.name for p in self.work.path.iterdir()),
+                         ["full", "plain", "run", "run.json", "text.txt"])
 
     def test_a_kill_leaves_no_folder_and_the_next_export_removes_what_it_left(self):
         out = self.trained({**LLAMA, "d_model": 512, "d_ff": 2048}, steps=1)
         for args in ([], ["--adapter"]):
             to = self.work.out("hf")
             for delay in (0.0, 0.05, 0.1, 0.2):
-                process = start([EPS, "export", "--checkpoint", out, "--out", to, *args], stdout=DEVNULL, stderr=DEVNULL)
+                process = start([EPS, "export", "--checkpoint", out, "--out", to, *args], stdout=DEVNULL,
+                                stderr=DEVNULL)
                 time.sleep(delay)
                 process.kill()
                 process.wait()

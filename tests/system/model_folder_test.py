@@ -14,14 +14,7 @@ NO_SHAPE = {key: None for key in ("family", "layers", "d_model", "heads", "conte
 LLAMA = {"family": "LLAMA", "kv_heads": 2, "d_ff": 100, "max_positions": 1 << 24}
 
 
-class FolderTest(SystemTest):
-    def eps(self, *words):
-        done = run([str(EPS), *map(str, words)])
-        self.assertEqual(done.returncode, 0, done.stderr)
-        return done
-
-
-class PositionsTest(FolderTest):
+class PositionsTest(SystemTest):
     """A model that is made for far more positions than anybody has memory for."""
 
     def setUp(self):
@@ -59,7 +52,7 @@ FAMILIES = {
 IDS = {"path": "ids.bin", "tokenizer": "TOKEN_IDS", "token_bytes": 2}
 
 
-class SourceTest(FolderTest):
+class SourceTest(SystemTest):
     """What a run from a folder has of it when it goes out again, the folder itself being gone."""
 
     def setUp(self):
@@ -148,7 +141,7 @@ class SourceTest(FolderTest):
         self.assertIn("llama.cpp cannot convert it", done.stderr)
 
 
-class ResumeWithoutTheFolderTest(FolderTest):
+class ResumeWithoutTheFolderTest(SystemTest):
     """A run from a folder whose tokenizer makes its tokens goes on when the folder is gone."""
 
     def setUp(self):
@@ -222,7 +215,7 @@ class ResumeWithoutTheFolderTest(FolderTest):
         self.refused(self.resume(), 2, "is of another run: model.layer_norm_eps: was ")
 
 
-class ExportWithTheRunTest(FolderTest):
+class ExportWithTheRunTest(SystemTest):
     """eps train --export."""
 
     def test_it_is_what_eps_export_writes(self):
@@ -298,7 +291,7 @@ class ExportWithTheRunTest(FolderTest):
         self.assertEqual(summary(out)["steps"], 1)
 
 
-class ShardsTest(FolderTest):
+class ShardsTest(SystemTest):
     def shards(self, folder):
         """Every tensor of the folder as its bytes; each shard is what the index says of it."""
         index = json.loads((folder / "model.safetensors.index.json").read_text())

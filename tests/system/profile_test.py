@@ -16,11 +16,6 @@ class ProfileTest(SystemTest):
         self.assertEqual(done.returncode, 0, done.stderr)
         return path, done
 
-    def plan(self, spec, *args):
-        done = run([str(EPS), "plan", "--run", str(spec), *map(str, args), "--json"])
-        self.assertEqual(done.returncode, 0, done.stderr)
-        return json.loads(done.stdout)
-
     def test_a_machine_is_measured_and_plans_are_made_from_it(self):
         spec = self.work.spec()
         path, done = self.profile(spec, "--threads", 1)
