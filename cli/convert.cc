@@ -57,13 +57,21 @@ void AddExport(CLI::App& app, int* exit_code) {
   AddDtypeTo(*command, "--dtype", *form);
   CLI::Option* shard_size = AddShardSize(*command, *form);
   auto is_adapter = std::make_shared<bool>(false);
+  auto base = std::make_shared<std::string>();
+  CLI::Option* adapter =
+      command->add_flag("--adapter", *is_adapter,
+                        "The run's adapters alone, as PEFT and vLLM load them on top of the model that it began with: "
+                        "adapter_config.json and adapter_model.safetensors, and the tokenizer");
+  adapter->excludes(shard_size);
   command
-      ->add_flag("--adapter", *is_adapter,
-                 "The run's adapters alone, as PEFT and vLLM load them on top of the model that it began with: "
-                 "adapter_config.json and adapter_model.safetensors, and the tokenizer")
-      ->excludes(shard_size);
+      ->add_option(
+          "--base", *base,
+          "With --adapter: what others call that model, a folder of theirs or a name (base_model_name_or_path). "
+          "Default: the run's model.from")
+      ->type_name("NAME")
+      ->needs(adapter);
   command->callback([=] {
-    *exit_code = ReportStart(*is_adapter ? ExportAdapter(*checkpoint, *out, form->dtype)
+    *exit_code = ReportStart(*is_adapter ? ExportAdapter(*checkpoint, *out, form->dtype, *base)
                                          : ExportCheckpoint(*checkpoint, *out, *form));
   });
 }

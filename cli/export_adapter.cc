@@ -90,17 +90,31 @@ void Say(const std::string& out, const ModelSpec& model, const AdapterForm& form
         "has another, who asks has to stop at this one\n",
         beside.end_of_answer.c_str());
   }
-  if (!form.base_model.empty()) return;
-  std::fprintf(
-      stderr,
-      "eps: %s goes on top of a model that began from model.init_seed, which nobody else has; leave --adapter out "
-      "for a folder of the whole\n",
-      out.c_str());
+}
+
+// What others would miss of the model that the adapters go on top of, where nobody has named it; "": nothing.
+std::string WhatIsMissing(const RunConfig& run, const ModelSource& source) {
+  if (IsStepFolder(run.model_from)) {
+    return absl::StrCat(
+        "goes on top of ", run.model_from,
+        ", a run's checkpoint, which may be gone some day, and of whose adapters, if it has any, others see "
+        "nothing: --base names the model that its run began with, where that trained adapters alone; else "
+        "leave --adapter out");
+  }
+  if (!run.model_from.empty()) return "";
+  if (source.files.contains(kConfigFile)) {
+    return "goes on top of a model that its run no longer names, as eps branch and eps grow leave model.from out: "
+           "--base names it";
+  }
+  return "goes on top of a model that began from model.init_seed, which nobody else has; leave --adapter out for a "
+         "folder of "
+         "the whole";
 }
 
 }  // namespace
 
-absl::Status ExportAdapter(const std::string& checkpoint, const std::string& out, const std::string& dtype) {
+absl::Status ExportAdapter(const std::string& checkpoint, const std::string& out, const std::string& dtype,
+                           const std::string& named_base) {
   EPS_ASSIGN_OR_RETURN(const std::string folder, FindFolderToExport(checkpoint, out));
   EPS_ASSIGN_OR_RETURN(const RunConfig run, ReadRun(folder));
   EPS_RETURN_IF_ERROR(VerifyCheckpointFolder(folder, kWeightFiles));
@@ -113,7 +127,9 @@ absl::Status ExportAdapter(const std::string& checkpoint, const std::string& out
     return Refuse(folder, absl::StrCat("has ", run.model.num_layers, " layers, and what it began with ",
                                        (*base)->num_layers, " (eps grow): it fits nothing; leave --adapter out"));
   }
-  const AdapterForm form = {.dtype = dtype, .base_model = run.model_from, .files = TokenizerFiles(beside->files)};
+  const AdapterForm form = {.dtype = dtype,
+                            .base_model = named_base.empty() ? run.model_from : named_base,
+                            .files = TokenizerFiles(beside->files)};
   EPS_ASSIGN_OR_RETURN(const ModelSpec model, BuildModel(run.model));  // which knows what was frozen
   const absl::StatusOr<AdapterParts> parts = PartsOfAdapter(model, *base);
   EPS_RETURN_IF_ERROR_WITH(parts.status(), "--adapter");
@@ -123,6 +139,8 @@ absl::Status ExportAdapter(const std::string& checkpoint, const std::string& out
                                            return opened->ReadChecked(tensor, first, values);
                                          }));
   Say(out, model, form, *parts, *beside);
+  const std::string missing = named_base.empty() ? WhatIsMissing(run, source) : "";
+  if (!missing.empty()) std::fprintf(stderr, "eps: %s %s\n", out.c_str(), missing.c_str());
   return absl::OkStatus();
 }
 

@@ -40,9 +40,9 @@ class Targets {
   absl::Status CheckAllFound() const {
     for (const std::string& target : targets_) {
       if (found_.contains(target)) continue;
-      return absl::InvalidArgumentError(absl::StrCat("model.lora.targets: \"", target,
-                                                     "\" names no product of the blocks; names end with ",
-                                                     absl::StrJoin(last_parts_, ", ")));
+      return absl::InvalidArgumentError(
+          absl::StrCat("model.lora.targets: \"", target, "\" names no product of the blocks; names end with ",
+                       absl::StrJoin(last_parts_, ", "), "; leave targets out for all of them"));
     }
     return absl::OkStatus();
   }

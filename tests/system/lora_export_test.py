@@ -266,6 +266,28 @@ class AdapterTest(LoraExportTest):
         self.assertEqual(self.adapter(out, "again")[2], shapes)
 
 
+    def test_a_run_that_no_longer_names_its_base_says_so_and_others_name_for_it_is_taken(self):
+        self.grown(4)  # of "run", which began with "base"
+        branch, after = self.work.out("branch"), self.work.out("after")
+        self.eps("branch", "--checkpoint", self.work.out("run"), "--out", branch, "--set", "steps=40")
+        self.train_ok(self.work.spec({"model": {"from": str(latest_checkpoint(self.work.out("run"))), **NO_SHAPE},
+                                      "steps": 1, "optimizer": FAST}, name="after.json"), after)
+        for out, base, words in ((branch, None, "its run no longer names"),
+                                 (after, str(latest_checkpoint(self.work.out("run"))), "a run's checkpoint")):
+            with self.subTest(out.name):
+                silent = self.work.out(f"{out.name}-silent")
+                said = self.eps("export", "--checkpoint", out, "--out", silent, "--adapter").stderr
+                self.assertIn(words, said)
+                self.assertIn("--base names", said)
+                self.assertEqual(json.loads((silent / "adapter_config.json").read_text())["base_model_name_or_path"], base)
+                named = self.work.out(f"{out.name}-named")
+                said = self.eps("export", "--checkpoint", out, "--out", named, "--adapter", "--base", "who/what").stderr
+                self.assertNotIn("--base", said)
+                self.assertEqual(json.loads((named / "adapter_config.json").read_text())["base_model_name_or_path"],
+                                 "who/what")
+        self.refused_whole(branch, "--adapter", args=("--base", "who/what"))
+
+
 class NothingHalfDoneTest(LoraExportTest):
     def test_a_folder_in_the_way_is_left_as_it_is(self):
         out = self.trained(LLAMA, steps=1)
