@@ -93,7 +93,8 @@ class FreshTest(WithAdapters, LlamaReference):
         self.begin_from("fresh", {"model_type": "qwen2"})
         loss, checkpoint = self.one_step("fresh-adapted", {"lora": {"rank": 8}, "init_seed": 5})
         self.lora = json.loads((checkpoint / "config.json").read_text())["eps_lora"]
-        self.assertEqual(self.lora, {"rank": 8, "alpha": 8, "rank_stabilized": False, "targets": []})
+        self.assertEqual(self.lora,
+                         {"rank": 8, "alpha": 8, "dropout": 0, "rank_stabilized": False, "targets": []})
 
         tensors = safetensors_file.read(checkpoint / "model.safetensors")
         self.assertEqual(sorted(tensors), sorted([*self.weights, *torch_lora.random_adapters(self.weights, rank=8)]))
