@@ -91,8 +91,10 @@ void CheckMatMul(ConformanceMemory& memory, const MatMulCase& t) {
     // The product may be rounded before it is added, as where its sums are split.
     const double early = t.accumulate ? std::abs(want[i]) : 0;
     if (t.accumulate) want[i] += in.c[i];
+    // And its sum with c before the bias is, as with a residual below.
+    const double unbiased = t.accumulate && t.bias ? std::abs(want[i] - in.bias[i % t.N]) : 0;
     activated[i] = reference::Activate(t.activation, want[i]);
-    tolerance[i] = factors[i] * (16 * kEps * size[i] + 4 * kEps) + ActEps(memory) * early;
+    tolerance[i] = factors[i] * (16 * kEps * size[i] + 4 * kEps) + ActEps(memory) * (early + unbiased);
     if (t.epilogue == MatMulArgs::Epilogue::kResidual) {
       // The product may be rounded before it is added; and, where nothing is dropped, its sum with the residual before
       // the bias is: cuBLASLt does that where rows are not aligned to 16 bytes (seen on an H200).
