@@ -98,7 +98,8 @@ std::string WhatIsMissing(const RunConfig& run, const ModelSource& source) {
     return absl::StrCat(
         "goes on top of ", run.model_from,
         ", a run's checkpoint, which may be gone some day, and of whose adapters, if it has any, others see "
-        "nothing: --base names the model that its run began with, where that trained adapters alone; else "
+        "nothing: --base names the model that its run began with, where that is as deep, and was trained by adapters "
+        "alone; else "
         "leave --adapter out");
   }
   if (!run.model_from.empty()) return "";
@@ -107,8 +108,8 @@ std::string WhatIsMissing(const RunConfig& run, const ModelSource& source) {
            "--base names it";
   }
   return "goes on top of a model that began from model.init_seed, which nobody else has; leave --adapter out for a "
-         "folder of "
-         "the whole";
+         "folder "
+         "of the whole";
 }
 
 }  // namespace
@@ -131,7 +132,10 @@ absl::Status ExportAdapter(const std::string& checkpoint, const std::string& out
                             .base_model = named_base.empty() ? run.model_from : named_base,
                             .files = TokenizerFiles(beside->files)};
   EPS_ASSIGN_OR_RETURN(const ModelSpec model, BuildModel(run.model));  // which knows what was frozen
-  const absl::StatusOr<AdapterParts> parts = PartsOfAdapter(model, *base);
+  // Of another base than the run's own, and of a checkpoint, whose config.json says what its run had made of the model, all
+  // that the base may lack comes along.
+  const bool is_known = named_base.empty() && !IsStepFolder(run.model_from);
+  const absl::StatusOr<AdapterParts> parts = PartsOfAdapter(model, is_known ? *base : std::nullopt);
   EPS_RETURN_IF_ERROR_WITH(parts.status(), "--adapter");
   EPS_ASSIGN_OR_RETURN(const std::unique_ptr<ModelFolder> opened, ModelFolder::Open(folder));
   EPS_RETURN_IF_ERROR(WriteAdapterFolder(out, model.config, form, *parts,

@@ -8,6 +8,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <system_error>
 #include <utility>
@@ -121,6 +122,26 @@ absl::Status CheckAdapters(const ModelSpec& was, const ModelSpec& grown, absl::S
       const std::string name = parsed->Of(static_cast<int64_t>(b));
       EPS_RETURN_IF_ERROR(check(source, /*was_there=*/true, name, new_blobs.contains(name)));
     }
+  }
+  return absl::OkStatus();
+}
+
+// That of each block whose products into the residual stream are zero something trains that can make them more than that.
+absl::Status CheckGates(const ModelSpec& grown, absl::Span<const GrownBlock> blocks) {
+  std::set<int64_t> opened;
+  for (const BlobSpec& blob : grown.blobs) {
+    for (const TensorSpec& tensor : blob.tensors) {
+      const std::optional<BlockName> name = ParseBlockName(tensor.name);
+      if (!blob.frozen && name.has_value() && AddsToResidual(tensor)) opened.insert(name->block);
+    }
+  }
+  for (size_t b = 0; b < blocks.size(); ++b) {
+    const bool is_gated = blocks[b].inserted && blocks[b].rule == GrowRule::kZeroGated;
+    if (!is_gated || opened.contains(static_cast<int64_t>(b))) continue;
+    return absl::InvalidArgumentError(absl::StrCat(
+        grown.config.lora.is_on() ? "model.lora.targets" : "model.freeze", ": block ", b,
+        ", ZERO_GATED, would add nothing for good: its two products that are zero are frozen, and no adapter "
+        "that trains is beside them; take COPY"));
   }
   return absl::OkStatus();
 }
@@ -439,6 +460,7 @@ absl::StatusOr<Manifest> GrowCheckpoint(const std::string& folder, absl::Span<co
   EPS_ASSIGN_OR_RETURN(grown, BuildModel(manifest.run.model));  // with the patterns of --set
   EPS_RETURN_IF_ERROR(CheckAdapters(was, grown, blocks));
   EPS_RETURN_IF_ERROR(CheckFreeze(was, grown, blocks));
+  EPS_RETURN_IF_ERROR(CheckGates(grown, blocks));
   EPS_ASSIGN_OR_RETURN(manifest.state.updates, GrownUpdates(manifest.state, was, grown, blocks));
   EPS_RETURN_IF_ERROR(CheckParameterGroups(was, optimizer_was, grown, manifest.run.optimizer, blocks));
   EPS_RETURN_IF_ERROR(VerifyCheckpointFolder(folder));  // reads it whole: what is cheap to refuse comes first

@@ -66,7 +66,8 @@ absl::StatusOr<std::vector<GrownBlock>> StackBlocks(int64_t num_layers, int64_t 
 // Errors: FAILED_PRECONDITION `out` holds checkpoints, a run.textproto or a source, or is a running daemon's ·
 //         INVALID_ARGUMENT what the model cannot take: kZeroGated in a BERT, more layers than there may be, a tensor that the
 //         grown run's model.freeze would freeze in one of the two models alone, that model.lora.targets would have in one
-//         alone, or that would come into another one of optimizer.groups, which no override changes; --set and the field;
+//         alone, or that would come into another one of optimizer.groups, which no override changes; a kZeroGated block
+//         in which nothing trains that could make its zero products more than that; --set and the field;
 //         nothing would change, blocks or fields · NOT_FOUND `folder` is no checkpoint of a run · DATA_LOSS naming file and
 //         field or tensor · the system's
 absl::StatusOr<Manifest> GrowCheckpoint(const std::string& folder, absl::Span<const GrownBlock> blocks,

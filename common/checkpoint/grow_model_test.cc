@@ -284,6 +284,19 @@ TEST_F(GrowCheckpointTest, PatternsThatAreAddedMayFreezeTheSameTensorsByTheirNew
   EXPECT_FALSE(moments.contains("exp_avg.transformer.h.2.mlp.c_fc.weight"));
 }
 
+TEST_F(GrowCheckpointTest, AGatedBlockInWhichNothingCouldEverOpenItIsRefused) {
+  const std::vector<GrownBlock> gated = InsertBlocks(3, {{{1, kZeroGated}}}).value();
+  RunConfig run = Run();
+  run.model.freeze = {"transformer.h.*", "!*.ln_1.*"};
+  EXPECT_THAT(Grow(Write(run, StateAt(4)), gated),
+              StatusIs(kInvalid, "model.freeze: block 2, ZERO_GATED, would add nothing"));
+  run.model.freeze.clear();
+  run.model.lora = {.rank = 4, .alpha = 8, .targets = {"c_attn"}};
+  const std::string folder = Write(run, StateAt(5));
+  EXPECT_THAT(Grow(folder, gated), StatusIs(kInvalid, "model.lora.targets: block 2, ZERO_GATED, would add nothing"));
+  EXPECT_OK(Grow(folder, InsertBlocks(3, {{{1, kCopy}}}).value()));
+}
+
 TEST_F(GrowCheckpointTest, AGatedBlocksAdaptersAddNothingAndCanLearn) {
   RunConfig run = Run();
   run.model.lora = {.rank = 4, .alpha = 8};

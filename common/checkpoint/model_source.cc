@@ -165,7 +165,7 @@ absl::StatusOr<ModelSource> ReadKept(const std::string& folder) {
 }
 
 // The text in `kept`, which the checkpoint's run has kept, knows more than the checkpoint's own, but nothing of what
-// that run, or growing it, has made of the model: layers, classes, adapters.
+// that run, or growing it, has made of the model: layers, classes, dropouts, adapters.
 absl::Status LayCheckpointOver(const std::string& checkpoint, const std::string& kept, std::string& text) {
   const std::string path = absl::StrCat(checkpoint, "/", kConfigFile);
   EPS_ASSIGN_OR_RETURN(const std::string own, ReadFile(path));

@@ -28,8 +28,9 @@ std::string AdapterConfigToJson(const ModelConfig& model, const AdapterForm& for
       {"layers_to_transform", nullptr},
       {"modules_to_save", nullptr},
   };
-  if (model.family == ModelFamily::kBert)
+  if (model.family == ModelFamily::kBert) {
     object["task_type"] = model.is_classifier() ? nlohmann::json("SEQ_CLS") : nlohmann::json();
+  }
   if (!form.base_model.empty()) object["base_model_name_or_path"] = form.base_model;
   // A whole number is one there, and some programs take no other.
   if (lora.alpha == std::floor(lora.alpha) && lora.alpha < 1e15) {

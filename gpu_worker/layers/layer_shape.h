@@ -14,7 +14,8 @@
 
 namespace eps::worker {
 
-// The adapters of a model's blocks (LoraConfig), of which one may have more than another: the most of any.
+// The adapters of a model's blocks (LoraConfig), of which one may have more than another: each figure is the most of any, so
+// that sizes hold for all, and times are no less than a block's.
 struct LoraShape {
   int64_t rank = 0;  // 0: there are none
   double scale = 1;
@@ -24,8 +25,6 @@ struct LoraShape {
   // Over all adapters of a block, what comes in and what comes out; of that behind the activation alone, both.
   int64_t in_columns = 0, out_columns = 0, down_columns = 0;
   int64_t frozen_elems = 0;  // of a block's products
-
-  friend bool operator==(const LoraShape&, const LoraShape&) = default;
 };
 
 // The shape of one micro-batch in any layer of a model. All that sizes depend on.

@@ -80,29 +80,22 @@ void LinearContext::Forward(const Linears& linears, const void* x, const LinearO
 
 void LinearContext::Forward(const Linears& linears, const void* x,
                             absl::FunctionRef<LinearOutput(const Linear&)> output_of, const MatMulArgs& last) const {
-  using Epilogue = MatMulArgs::Epilogue;
-  EPS_CHECK(last.epilogue == Epilogue::kNone || linears.products.size() == 1);
-  const auto finish = [&last](MatMulArgs& product) {
+  EPS_CHECK(last.epilogue == MatMulArgs::Epilogue::kNone || linears.products.size() == 1);
+  // The adapters first, and alone: what they add is small. Rounded by itself it keeps its digits, and the large product's
+  // sum is added to it before that is rounded. On top of a residual of 16 bits most of it would be lost, always in the
+  // same direction, as such a residual is a number of 16 bits already.
+  if (!linears.adapters.empty()) MakeT(linears, AdaptersInput(linears, x));
+  for (const Adapter& adapter : linears.adapters) {
+    kernels.MatMul(Product(adapter.b, ColumnsOfT(adapter), scratch.t_width, output_of(adapter.b)));
+  }
+  for (const Linear& l : linears.products) {
+    MatMulArgs product = Product(l, x, l.in, output_of(l));
+    product.accumulate = l.has_adapter;
     product.epilogue = last.epilogue;
     product.activation = last.activation;
     product.activated = last.activated;
     product.residual = last.residual;
     product.dropout = last.dropout;
-  };
-  // The adapters first: what they add is small, and is rounded before the large product's sum is added, and not behind it.
-  // With them goes a residual that nothing is dropped of, as a product adds one array at no cost, and not two.
-  const bool residual_first =
-      !linears.adapters.empty() && last.epilogue == Epilogue::kResidual && last.dropout.rate == 0;
-  if (!linears.adapters.empty()) MakeT(linears, AdaptersInput(linears, x));
-  for (const Adapter& adapter : linears.adapters) {
-    MatMulArgs product = Product(adapter.b, ColumnsOfT(adapter), scratch.t_width, output_of(adapter.b));
-    if (residual_first) finish(product);
-    kernels.MatMul(product);
-  }
-  for (const Linear& l : linears.products) {
-    MatMulArgs product = Product(l, x, l.in, output_of(l));
-    product.accumulate = l.has_adapter;
-    if (!residual_first) finish(product);
     kernels.MatMul(product);
   }
 }
@@ -127,7 +120,7 @@ LinearGradient LinearContext::GradientOf(const Linears& linears, const void* dy,
 void LinearContext::BackwardInput(const Linears& linears, const LinearGradient& gradient, void* dx,
                                   const void* residual) const {
   bool is_first = true;
-  const auto add = [&](const Linear& l, const void* d_out, int64_t ld, bool with_residual) {
+  const auto add = [&](const Linear& l, const void* d_out, int64_t ld) {
     MatMulArgs product = {.M = M,
                           .N = l.in,
                           .K = l.out,
@@ -139,20 +132,19 @@ void LinearContext::BackwardInput(const Linears& linears, const LinearGradient& 
                           .c = dx,
                           .ldc = l.in,
                           .accumulate = !is_first};
-    if (with_residual && residual != nullptr) {
+    if (residual != nullptr && &l == &linears.products.front()) {
       product.epilogue = MatMulArgs::Epilogue::kResidual;
       product.residual = residual;
     }
     is_first = false;
     kernels.MatMul(product);
   };
-  // The adapters first, as they alone go back through their dropout.
-  const bool drops = !linears.adapters.empty() && DropoutOf(linears).rate > 0;
-  for (const Linear& a : linears.as) add(a, scratch.dt, scratch.t_width, is_first && !drops);
-  if (drops) kernels.ApplyDropout({.n = M * linears.in(), .x = dx, .y = dx, .dropout = DropoutOf(linears)});
-  for (const Linear& l : linears.products) {
-    add(l, gradient.dy, gradient.ld, &l == &linears.products.front() && (is_first || drops));
+  // The adapters first, as in Forward; and they alone go back through their dropout.
+  for (const Linear& a : linears.as) add(a, scratch.dt, scratch.t_width);
+  if (const Dropout dropout = DropoutOf(linears); !linears.adapters.empty() && dropout.rate > 0) {
+    kernels.ApplyDropout({.n = M * linears.in(), .x = dx, .y = dx, .dropout = dropout});
   }
+  for (const Linear& l : linears.products) add(l, gradient.dy, gradient.ld);
 }
 
 void LinearContext::BackwardWeights(const Linears& linears, const void* x, const LinearGradient& gradient,

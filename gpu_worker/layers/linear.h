@@ -96,7 +96,7 @@ struct LinearContext {
   float* BiasGradient(const Linear& linear, float* to) const;
 
  private:
-  // y = x w + b alone
+  // y = x w + b, of any Linear: a product's, an A's or a B's.
   MatMulArgs Product(const Linear& linear, const void* x, int64_t ldx, const LinearOutput& output) const;
   Dropout DropoutOf(const Linears& linears) const;
   // What enters the adapters: x, or, with dropout, what is left of it.

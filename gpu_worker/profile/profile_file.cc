@@ -99,7 +99,7 @@ Json LayerToJson(const LayerTimes& times) {
   for (const auto& [name, field] : kRates) shape[name] = times.shape.*field;
   shape["wire"] = NameOf(times.shape.wire);
   shape["compute"] = NameOf(times.shape.compute);
-  if (times.shape.lora.rank > 0) {
+  if (times.kind == LayerKind::kBlock && times.shape.lora.rank > 0) {
     for (const auto& [name, field] : kLoraSizes) shape[kLora][name] = times.shape.lora.*field;
     shape[kLora]["dropout"] = times.shape.lora.dropout;
   }

@@ -30,18 +30,22 @@ TEST(ProfileFileTest, WhatIsWrittenIsRead) {
     EXPECT_EQ(ProfileToJson(read), ProfileToJson(profile));
     EXPECT_EQ(read.sharing, profile.sharing);
     EXPECT_EQ(read.layers.size(), 3u);
-    EXPECT_EQ(read.layers[1].shape.lora, profile.layers[1].shape.lora);
+    for (const auto field : {&LoraShape::rank, &LoraShape::in_columns, &LoraShape::out_columns,
+                             &LoraShape::down_columns, &LoraShape::frozen_elems}) {
+      EXPECT_EQ(read.layers[1].shape.lora.*field, profile.layers[1].shape.lora.*field);
+    }
+    EXPECT_EQ(read.layers[1].shape.lora.dropout, 0.05);
   }
 }
 
 TEST(ProfileFileTest, AShapeWithoutAdaptersSaysNothingOfThemAndOneWithSaysAll) {
   Profile profile = NominalProfile("cpu");
-  EXPECT_THAT(ProfileToJson(profile), Not(HasSubstr("lora")));  // as profiles of before there were any
-  profile.layers[2].shape.lora = {.rank = 4};
+  EXPECT_THAT(ProfileToJson(profile), Not(HasSubstr("lora")));                // as profiles of before there were any
+  profile.layers[1].shape.lora = profile.layers[2].shape.lora = {.rank = 4};  // the head has none
   const std::string good = ProfileToJson(profile);
   for (const auto& [from, to, message] : std::vector<std::tuple<std::string, std::string, std::string>>{
-           {"\"rank\": 4", "\"rank\": -1", "layers[2].shape.lora.rank: -1, must be a number from 0 to"},
-           {"\"in_columns\"", "\"columns\"", "layers[2].shape.lora.in_columns: nothing, must be there"}}) {
+           {"\"rank\": 4", "\"rank\": -1", "layers[1].shape.lora.rank: -1, must be a number from 0 to"},
+           {"\"in_columns\"", "\"columns\"", "layers[1].shape.lora.in_columns: nothing, must be there"}}) {
     EXPECT_THAT(ProfileFromJson(absl::StrReplaceAll(good, {{from, to}})),
                 StatusIs(absl::StatusCode::kInvalidArgument, message));
   }

@@ -215,6 +215,16 @@ class AdapterTest(LoraExportTest):
         _, config, shapes = self.adapter(again, "peft-again")
         self.assertEqual(config["modules_to_save"], ["classifier"])
         self.assertNotIn("bert.pooler.dense.weight", shapes)
+        # Of a checkpoint nobody knows what the model was made of: the pooler comes along, and with another base's name, too.
+        third = self.trained({"from": str(latest_checkpoint(again)), "lora": None,
+                              **{key: None for key in (*BERT, "classes")}}, "third", steps=2,
+                             data={"path": "rows.tsv", "tokenizer": "BYTES"})
+        self.assertEqual(sorted(self.adapter(third, "peft-third")[1]["modules_to_save"]),
+                         ["bert.pooler.dense", "classifier"])
+        named = self.work.out("peft-named")
+        self.eps("export", "--checkpoint", again, "--out", named, "--adapter", "--base", "who/bert")
+        self.assertEqual(sorted(json.loads((named / "adapter_config.json").read_text())["modules_to_save"]),
+                         ["bert.pooler.dense", "classifier"])
 
     def test_a_model_of_masked_tokens_has_no_task(self):
         out = self.trained({**BERT, "vocab": 257}, data={"mask": {"token": 256}}, steps=2)

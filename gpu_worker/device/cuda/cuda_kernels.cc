@@ -51,6 +51,7 @@ DeviceDropout CudaKernels::PutDropout(const Dropout& dropout) {
 
 void CudaKernels::MatMul(const MatMulArgs& args) {
   using Epilogue = MatMulArgs::Epilogue;
+  EPS_CHECK(!(args.accumulate && args.epilogue == Epilogue::kResidual && args.residual == args.c));
   MatMulProblem problem = {.M = args.M,
                            .N = args.N,
                            .K = args.K,
@@ -68,7 +69,6 @@ void CudaKernels::MatMul(const MatMulArgs& args) {
                            .operand_dtype = act_,
                            .result_dtype = args.c_is_gradient ? Dtype::kF32 : act_,
                            .tf32 = tf32_};
-  EPS_CHECK(!(args.accumulate && args.epilogue == Epilogue::kResidual && args.residual == args.c));
   // The library adds one array: the residual, where it is the only one, and nothing of the sum is dropped before.
   const bool adds_residual = args.epilogue == Epilogue::kResidual && args.dropout.rate == 0 && !args.accumulate;
   if (adds_residual) problem.addend = args.residual;
