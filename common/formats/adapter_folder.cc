@@ -21,7 +21,7 @@ std::string AdapterConfigToJson(const ModelConfig& model, const AdapterForm& for
       {"use_rslora", lora.rank_stabilized},
       {"lora_dropout", lora.dropout},
       {"bias", "none"},
-      {"fan_in_fan_out", model.family == ModelFamily::kGpt2},  // transformers' Conv1D
+      {"fan_in_fan_out", !model.has_out_in_weights()},  // transformers' Conv1D
       {"inference_mode", true},
       {"init_lora_weights", true},
       {"target_modules", parts.target_modules},

@@ -70,7 +70,7 @@ absl::StatusOr<std::unique_ptr<MergedModel>> MergedModel::Create(const ModelFold
     for (const TensorSpec& tensor : blob.tensors) {
       const auto found = by_module.find(std::string(ModuleOf(tensor)));
       if (found == by_module.end() || tensor.shape.size() != 2) continue;
-      found->second.is_out_in = ProductShapeOf(config.family, tensor.shape).is_out_in;
+      found->second.is_out_in = ProductShapeOf(config, tensor.shape).is_out_in;
       result->adapters_.emplace(tensor.name, found->second);
     }
   }

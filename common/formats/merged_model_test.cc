@@ -74,7 +74,7 @@ class MergedModelTest : public testing::Test {
     const std::string module(ModuleOf(tensor));
     if (!values_.contains(module + ".lora_A.weight") || tensor.shape.size() != 2) return expected;
     const std::vector<float>&a = values_.at(module + ".lora_A.weight"), &b = values_.at(module + ".lora_B.weight");
-    const ProductShape shape = ProductShapeOf(model_.config.family, tensor.shape);
+    const ProductShape shape = ProductShapeOf(model_.config, tensor.shape);
     const LoraConfig& lora = model_.config.lora;
     for (int64_t o = 0; o < shape.out; ++o) {
       for (int64_t i = 0; i < shape.in; ++i) {

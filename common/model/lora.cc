@@ -58,7 +58,7 @@ BlobSpec WithAdapters(const ModelConfig& config, const BlobSpec& blob, Targets& 
   for (const TensorSpec& weight : blob.tensors) {
     const absl::string_view module = ModuleOf(weight);
     if (weight.shape.size() != 2 || !targets.Choose(module)) continue;
-    const ProductShape shape = ProductShapeOf(config.family, weight.shape);
+    const ProductShape shape = ProductShapeOf(config, weight.shape);
     TensorSpec a = {.name = absl::StrCat(module, ".lora_A.weight"),
                     .shape = {config.lora.rank, shape.in},
                     .init = InitRule::kNormal,
@@ -86,8 +86,8 @@ BlobSpec WithAdapters(const ModelConfig& config, const BlobSpec& blob, Targets& 
 
 }  // namespace
 
-ProductShape ProductShapeOf(ModelFamily family, const std::vector<int64_t>& weight_shape) {
-  const bool is_out_in = family != ModelFamily::kGpt2;
+ProductShape ProductShapeOf(const ModelConfig& config, const std::vector<int64_t>& weight_shape) {
+  const bool is_out_in = config.has_out_in_weights();
   return {.in = weight_shape[is_out_in ? 1 : 0], .out = weight_shape[is_out_in ? 0 : 1], .is_out_in = is_out_in};
 }
 

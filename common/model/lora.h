@@ -38,7 +38,7 @@ struct ProductShape {
   int64_t in = 0, out = 0;
   bool is_out_in = false;  // the weight is (out, in)
 };
-ProductShape ProductShapeOf(ModelFamily family, const std::vector<int64_t>& weight_shape);
+ProductShape ProductShapeOf(const ModelConfig& config, const std::vector<int64_t>& weight_shape);
 
 // "transformer.h.0.attn.c_attn", of the tensor "transformer.h.0.attn.c_attn.weight" and of those of its adapter.
 absl::string_view ModuleOf(const TensorSpec& tensor);

@@ -204,12 +204,12 @@ TEST(LoraTest, TheScaleGoesByTheRankOrItsRoot) {
 }
 
 TEST(LoraTest, AWeightIsInOutInAGpt2AndOutInElsewhere) {
-  const ProductShape gpt2 = ProductShapeOf(ModelFamily::kGpt2, {24, 96});
+  const ProductShape gpt2 = ProductShapeOf({.family = ModelFamily::kGpt2}, {24, 96});
   EXPECT_EQ(gpt2.in, 24);
   EXPECT_EQ(gpt2.out, 96);
   EXPECT_FALSE(gpt2.is_out_in);
   for (const ModelFamily family : {ModelFamily::kLlama, ModelFamily::kBert}) {
-    const ProductShape other = ProductShapeOf(family, {24, 96});
+    const ProductShape other = ProductShapeOf({.family = family}, {24, 96});
     EXPECT_EQ(other.in, 96);
     EXPECT_EQ(other.out, 24);
     EXPECT_TRUE(other.is_out_in);

@@ -101,6 +101,8 @@ struct ModelConfig {
   bool is_classifier() const { return num_classes > 0; }
   int64_t num_outputs() const { return is_classifier() ? num_classes : vocab; }  // logits of a row
   int64_t labels_per_sample() const { return is_classifier() ? 1 : context; }
+  // Of matrices that multiply rows: (out, in), as torch.nn.Linear has them; else (in, out).
+  bool has_out_in_weights() const { return family != ModelFamily::kGpt2; }
   int64_t kv_heads() const { return family == ModelFamily::kLlama ? num_kv_heads : num_heads; }
   int64_t head_dim() const { return family == ModelFamily::kLlama ? d_head : d_model / num_heads; }
   int64_t ff_width() const { return family == ModelFamily::kGpt2 ? 4 * d_model : d_ff; }

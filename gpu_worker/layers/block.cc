@@ -9,15 +9,6 @@
 namespace eps::worker {
 namespace {
 
-using Role = TensorRole;
-
-// Which random numbers are whose; part of what makes a run's bits.
-constexpr int kAttentionDropoutUse = 0;
-constexpr int kAttentionProjectionDropoutUse = 1;
-constexpr int kMlpProjectionDropoutUse = 2;
-constexpr int kInputDropoutUse = 3;
-// 4 to 7 are those of what enters adapters: block_offsets.cc.
-
 int64_t AdaptersInputBytes(const LayerShape& s) { return s.lora.dropout > 0 ? s.rows_bytes(s.lora.widest_input) : 0; }
 
 // Scratch of the forward pass. Kernels' own scratch is last, so that addresses do not depend on it.

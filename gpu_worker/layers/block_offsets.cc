@@ -10,9 +10,6 @@ namespace {
 
 using Role = TensorRole;
 
-// Which random numbers are whose, beside block.cc's; part of what makes a run's bits.
-constexpr int kQkvAdaptersUse = 4, kAttentionOutAdaptersUse = 5, kUpAdaptersUse = 6, kDownAdaptersUse = 7;
-
 // The tensors of one layer by role.
 class Places {
  public:
@@ -30,7 +27,7 @@ class Places {
     Role weight, bias;
     bool is_apart = false;  // its output lies elsewhere than those before it
   };
-  Linears Products(int64_t in, int adapters_dropout_use, const std::vector<Part>& parts) const {
+  Linears Products(int64_t in, BlockDropoutUse adapters_dropout_use, const std::vector<Part>& parts) const {
     Linears linears{.products = OwnProducts(in, parts), .dropout_use = adapters_dropout_use};
     AddAdapters(in, parts, linears);
     return linears;
@@ -52,7 +49,7 @@ class Places {
                           .out = part.out,
                           .weight = At(part.weight),
                           .bias = OrNone(part.bias),
-                          .is_out_in = model_.config.family != ModelFamily::kGpt2,
+                          .is_out_in = model_.config.has_out_in_weights(),
                           .first_column = column,
                           .has_adapter = OrNone(part.weight, LoraPart::kA) >= 0});
       column += part.out;

@@ -10,6 +10,19 @@
 
 namespace eps::worker {
 
+// Which random numbers of a block are whose (MicroBatchKey); part of what makes a run's bits.
+enum BlockDropoutUse : int {
+  kAttentionDropoutUse = 0,
+  kAttentionProjectionDropoutUse = 1,
+  kMlpProjectionDropoutUse = 2,
+  kInputDropoutUse = 3,
+  // Of what enters adapters.
+  kQkvAdaptersUse = 4,
+  kAttentionOutAdaptersUse = 5,
+  kUpAdaptersUse = 6,
+  kDownAdaptersUse = 7,
+};
+
 // Where a block's parameters lie (block.h has what they are for).
 struct BlockOffsets {  // in elements of the layer's slot
   struct Norm {

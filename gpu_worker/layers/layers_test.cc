@@ -4,367 +4,44 @@
 #include <cstring>
 #include <functional>
 #include <map>
-#include <memory>
-#include <optional>
 #include <string>
 #include <vector>
 
-#include "common/model/lora.h"
-#include "common/model/rotary.h"
 #include "common/testing/status_matchers.h"
-#include "gpu_worker/device/cpu/cpu_device.h"
 #include "gpu_worker/device/cpu/cpu_kernel_sizes.h"
 #include "gpu_worker/layers/block.h"
 #include "gpu_worker/layers/embedding.h"
 #include "gpu_worker/layers/head.h"
 #include "gpu_worker/layers/layer_shape.h"
-#include "gpu_worker/layers/tensor_offsets.h"
+#include "gpu_worker/layers/layers_testing.h"
 
 // Sizes and bits of single layers; their gradients are tested against fp64 in relay/relay_executor_test.cc.
 
 namespace eps::worker {
 namespace {
 
-constexpr unsigned char kGuard = 0xA5;
-
-// Buffers of a cpu device's arena with guard bytes before and behind each: a layer that needs more than it says
-// overwrites them.
-class GuardedArena {
- public:
-  GuardedArena() : device_(NewCpuDevice({.arena_bytes = kBytes, .threads = 2}).value()) {
-    base_ = static_cast<std::byte*>(device_->Address({0, kBytes}).value());
-    std::memset(base_, kGuard, kBytes);
-  }
-  // Exactly num_bytes, filled with a NaN pattern: what is read before it is written shows.
-  void* Take(int64_t num_bytes) {
-    next_ += kArenaAlignBytes;
-    std::byte* buffer = base_ + next_;
-    std::memset(buffer, 0xFF, static_cast<size_t>(num_bytes));
-    taken_.push_back({next_, num_bytes});
-    next_ = RoundUp(next_ + num_bytes, kArenaAlignBytes);
-    EXPECT_LE(next_ + kArenaAlignBytes, kBytes);
-    return buffer;
-  }
-  float* TakeFloats(int64_t n) { return static_cast<float*>(Take(n * 4)); }
-  const float* TakeRotaryTable(const ModelConfig& model) {
-    const std::vector<float> table = RotaryTable(model.rotary, model.head_dim(), model.context);
-    float* to = TakeFloats(static_cast<int64_t>(table.size()));
-    std::copy(table.begin(), table.end(), to);
-    return to;
-  }
-  void ExpectGuardsIntact() {
-    ASSERT_OK(device_->stream(StreamId::kCompute).Synchronize());
-    int64_t at = 0;
-    for (const ArenaSpan& span : taken_) {
-      for (; at < span.offset_bytes; ++at) ASSERT_EQ(base_[at], std::byte{kGuard}) << "before " << span.offset_bytes;
-      at = span.end_bytes();
-    }
-    for (; at < next_ + kArenaAlignBytes; ++at) ASSERT_EQ(base_[at], std::byte{kGuard}) << "at the end";
-  }
-  Device& device() { return *device_; }
-
- private:
-  static constexpr int64_t kBytes = int64_t{16} << 20;
-  std::unique_ptr<Device> device_;
-  std::byte* base_ = nullptr;
-  int64_t next_ = 0;
-  std::vector<ArenaSpan> taken_;
-};
-
-struct Case {
-  ModelConfig config;
-  int64_t micro_batch = 1;
-  Dtype wire = Dtype::kF32;
-};
-std::vector<Case> Cases() {
-  std::vector<Case> cases;
-  for (const Dtype wire : {Dtype::kF32, Dtype::kBf16}) {
-    for (const double dropout : {0.0, 0.2}) {
-      ModelConfig odd{.num_layers = 1, .d_model = 6, .num_heads = 3, .context = 7, .vocab = 11};
-      odd.embedding_dropout = odd.attention_dropout = odd.residual_dropout = dropout;
-      ModelConfig even = odd;
-      even.d_model = 64;
-      even.num_heads = 2;
-      even.context = 48;
-      even.vocab = 5000;  // two chunks
-      ModelConfig llama = {.family = ModelFamily::kLlama, .num_layers = 1, .d_model = 10, .num_heads = 6};
-      llama.context = llama.max_positions = 7;
-      llama.vocab = 11;
-      llama.num_kv_heads = 2;
-      llama.d_head = 6;
-      llama.d_ff = 21;
-      llama.tied_head = llama.qkv_bias = llama.qk_norm = dropout > 0;
-      llama.attention_dropout = dropout;
-      llama.sliding_window = dropout > 0 ? 3 : 0;
-      ModelConfig bert = {.family = ModelFamily::kBert, .num_layers = 1, .d_model = 10, .num_heads = 2};
-      bert.context = 7;
-      bert.max_positions = 9;
-      bert.vocab = 8222;  // three chunks
-      bert.d_ff = 21;
-      bert.num_types = 2;
-      bert.embedding_dropout = bert.attention_dropout = bert.residual_dropout = bert.classifier_dropout = dropout;
-      ModelConfig classifier = bert;
-      classifier.num_classes = 3;
-      cases.push_back({bert, 3, wire});
-      cases.push_back({classifier, 3, wire});
-      cases.push_back({llama, 3, wire});
-      cases.push_back({odd, 1, wire});
-      cases.push_back({odd, 3, wire});
-      cases.push_back({even, 2, wire});
-    }
-  }
-  return cases;
-}
-
-// The same with adapters: beside all products, of a rank whose columns of t are padded, and beside some.
-std::vector<Case> CasesWithAdapters() {
-  std::vector<Case> cases;
-  for (Case c : Cases()) {
-    c.config.lora = {.rank = 3, .alpha = 6};
-    cases.push_back(c);
-    c.config.lora.dropout = 0.3;
-    cases.push_back(c);
-    c.config.lora.dropout = 0;
-    c.config.lora.rank = 8;
-    switch (c.config.family) {
-      case ModelFamily::kGpt2:
-        c.config.lora.targets = {"attn.c_attn", "mlp.c_proj"};
-        break;
-      case ModelFamily::kLlama:
-        c.config.lora.targets = {"k_proj", "v_proj", "up_proj"};
-        break;
-      case ModelFamily::kBert:
-        c.config.lora.targets = {"query", "value", "intermediate.dense"};
-        break;
-    }
-    cases.push_back(c);
-  }
-  return cases;
-}
-std::vector<Case> AllCases() {
-  std::vector<Case> cases = Cases();
-  for (const Case& c : CasesWithAdapters()) cases.push_back(c);
-  return cases;
-}
-
-void FillSmall(float* values, int64_t n) {
-  for (int64_t i = 0; i < n; ++i) values[i] = static_cast<float>(std::sin(static_cast<double>(i) * 0.7)) * 0.3f;
-}
 // Bytes that are as GuardedArena::Take left them.
 int64_t Untouched(const void* buffer, int64_t num_bytes) {
   const auto* words = static_cast<const uint32_t*>(buffer);
   return 4 * std::count(words, words + num_bytes / 4, 0xFFFFFFFFu);
 }
-bool AllFinite(const float* values, int64_t n) {
-  for (int64_t i = 0; i < n; ++i) {
-    if (!std::isfinite(values[i])) return false;
-  }
-  return true;
-}
-
 TEST(LayersTest, ABlockStaysWithinItsSizesAndRecomputesTheSameBits) {
-  for (const Case& c : AllCases()) {
+  for (const LayerCase& c : AllCases()) {
     const ModelSpec model = BuildModel(c.config).value();
-    const LayerSpec& layer = model.layers[1];
-    const LayerShape shape = MakeLayerShape(model, {.micro_batch = c.micro_batch}, c.wire, Dtype::kF32);
-    const LayerSizes sizes = SizesOf(model, layer, shape, CpuKernelSizes());
-    const int64_t boundary_elems = shape.M() * shape.C;
-    GuardedArena arena;
-    Kernels& kernels = arena.device().kernels();
-    float* weights = arena.TakeFloats(layer.num_elems);
-    FillSmall(weights, layer.num_elems);
-    float* gradient = arena.TakeFloats(layer.num_elems);
-    std::memset(gradient, 0, static_cast<size_t>(layer.num_elems) * 4);
-    float* x = arena.TakeFloats(boundary_elems);
-    FillSmall(x, boundary_elems);
-    float* y = arena.TakeFloats(boundary_elems);
-    void* inner = arena.Take(sizes.inner_bytes);
-    const BlockOffsets offsets = BlockOffsetsOf(model, layer.id);
-    BlockArgs args{.shape = shape,
-                   .key = {.layer = layer.id, .micro_batch = 1},
-                   .offsets = &offsets,
-                   .is_first = true,
-                   .weights = weights,
-                   .trainable_elems = layer.trainable_elems,
-                   .rotary_table = shape.is_rotary ? arena.TakeRotaryTable(c.config) : nullptr,
-                   .inner = inner,
-                   .scratch = arena.Take(sizes.forward_scratch_bytes)};
-    BlockForward(kernels, args, x, y);
-    BlockArgs again = args;
-    again.inner = arena.Take(sizes.inner_bytes);
-    again.scratch = arena.Take(sizes.forward_scratch_bytes);
-    BlockForward(kernels, again, x, nullptr);
-    arena.ExpectGuardsIntact();
-    EXPECT_TRUE(AllFinite(y, boundary_elems));
-    EXPECT_EQ(std::memcmp(inner, again.inner, static_cast<size_t>(sizes.inner_bytes)), 0);
+    BlockInArena block(model, c);
+    float* gradient = block.TakeZeros(block.layer.num_elems);
+    block.Forward();
+    BlockArgs again = block.forward;
+    again.inner = block.arena.Take(block.sizes.inner_bytes);
+    again.scratch = block.arena.Take(block.sizes.forward_scratch_bytes);
+    BlockForward(block.arena.device().kernels(), again, block.x, nullptr);
+    block.arena.ExpectGuardsIntact();
+    EXPECT_TRUE(AllFinite(block.y, block.boundary_elems));
+    EXPECT_EQ(std::memcmp(block.forward.inner, again.inner, static_cast<size_t>(block.sizes.inner_bytes)), 0);
 
-    args.scratch = arena.Take(sizes.backward_scratch_bytes);
-    FillSmall(y, boundary_elems);
-    BlockBackward(kernels, args, x, y, gradient);
-    arena.ExpectGuardsIntact();
-    EXPECT_TRUE(AllFinite(y, boundary_elems));
-    EXPECT_TRUE(AllFinite(gradient, layer.num_elems));
-  }
-}
-
-// Adds scale B A of every adapter in the layer's slot to the weight that it is beside.
-void Merge(const ModelSpec& model, const LayerSpec& layer, float* weights) {
-  for (const BlobUse& use : layer.blobs) {
-    for (const TensorSpec& tensor : model.blob(use.blob).tensors) {
-      const std::optional<int64_t> a = FindTensorOffset(model, layer.id, tensor.role, LoraPart::kA);
-      const std::optional<int64_t> b = FindTensorOffset(model, layer.id, tensor.role, LoraPart::kB);
-      if (tensor.lora != LoraPart::kNone || !a.has_value()) continue;
-      const ProductShape shape = ProductShapeOf(model.config.family, tensor.shape);
-      const int64_t rank = model.config.lora.rank;
-      float* weight = weights + use.offset_elems + tensor.offset_elems;
-      for (int64_t o = 0; o < shape.out; ++o) {
-        for (int64_t i = 0; i < shape.in; ++i) {
-          double sum = 0;
-          for (int64_t r = 0; r < rank; ++r) sum += double{weights[*b + o * rank + r]} * weights[*a + r * shape.in + i];
-          weight[shape.is_out_in ? o * shape.in + i : i * shape.out + o] +=
-              static_cast<float>(model.config.lora.scale() * sum);
-        }
-      }
-    }
-  }
-}
-
-double Distance(const float* a, const float* b, int64_t n) {
-  double square = 0, size = 0;
-  for (int64_t i = 0; i < n; ++i) square += std::pow(a[i] - b[i], 2), size += std::pow(b[i], 2);
-  return std::sqrt(square / size);
-}
-
-TEST(LayersTest, ABlockWithAdaptersIsTheOneOfTheMergedWeights) {
-  for (const Case& c : CasesWithAdapters()) {
-    if (c.config.lora.dropout > 0) continue;
-    ModelConfig plain = c.config;
-    plain.lora = {};
-    const ModelSpec model = BuildModel(c.config).value(), merged = BuildModel(plain).value();
-    const LayerShape shape = MakeLayerShape(model, {.micro_batch = c.micro_batch}, c.wire, Dtype::kF32);
-    const int64_t boundary_elems = shape.M() * shape.C;
-    GuardedArena arena;
-    float* x = arena.TakeFloats(boundary_elems);
-    FillSmall(x, boundary_elems);
-    // What forward and backward give, by weights that are `with`'s own or those into which its adapters are merged.
-    const auto run = [&](const ModelSpec& with, float* weights) {
-      const LayerSpec& layer = with.layers[1];
-      const LayerShape own_shape = MakeLayerShape(with, {.micro_batch = c.micro_batch}, c.wire, Dtype::kF32);
-      const LayerSizes sizes = SizesOf(with, layer, own_shape, CpuKernelSizes());
-      const BlockOffsets offsets = BlockOffsetsOf(with, layer.id);
-      float* gradient = arena.TakeFloats(layer.num_elems);
-      std::fill(gradient, gradient + layer.num_elems, 0.0f);
-      const BlockArgs args{.shape = own_shape,
-                           .key = {.layer = layer.id, .micro_batch = 1},
-                           .offsets = &offsets,
-                           .is_first = true,
-                           .weights = weights,
-                           .trainable_elems = layer.trainable_elems,
-                           .rotary_table = own_shape.is_rotary ? arena.TakeRotaryTable(with.config) : nullptr,
-                           .inner = arena.Take(sizes.inner_bytes),
-                           .scratch = arena.Take(std::max(sizes.forward_scratch_bytes, sizes.backward_scratch_bytes))};
-      float* y = arena.TakeFloats(boundary_elems);
-      BlockForward(arena.device().kernels(), args, x, y);
-      EXPECT_OK(arena.device().stream(StreamId::kCompute).Synchronize());
-      std::vector<float> both(y, y + boundary_elems);
-      FillSmall(y, boundary_elems);
-      BlockBackward(arena.device().kernels(), args, x, y, gradient);
-      arena.ExpectGuardsIntact();
-      both.insert(both.end(), y, y + boundary_elems);
-      return both;
-    };
-    const LayerSpec& layer = model.layers[1];
-    std::vector<float> weights(static_cast<size_t>(layer.num_elems));
-    FillSmall(weights.data(), layer.num_elems);
-    const auto put = [&](const std::vector<float>& values) {
-      float* slot = arena.TakeFloats(static_cast<int64_t>(values.size()));
-      std::copy(values.begin(), values.end(), slot);
-      return slot;
-    };
-    const std::vector<float> adapted = run(model, put(weights)),
-                             without = run(model, put([&] {
-                                             std::vector<float> values = weights;
-                                             std::fill(values.begin(), values.begin() + layer.trainable_elems, 0.0f);
-                                             return values;
-                                           }()));
-    Merge(model, layer, weights.data());
-    // The same tensors where the plain model has them.
-    std::vector<float> own(static_cast<size_t>(merged.layers[1].num_elems));
-    for (const BlobUse& use : merged.layers[1].blobs) {
-      for (const TensorSpec& tensor : merged.blob(use.blob).tensors) {
-        const int64_t from = TensorOffset(model, layer.id, tensor.role);
-        std::copy_n(weights.begin() + from, tensor.num_elems(), own.begin() + use.offset_elems + tensor.offset_elems);
-      }
-    }
-    const std::vector<float> wanted = run(merged, put(own));
-    const auto n = static_cast<int64_t>(wanted.size());
-    EXPECT_LT(Distance(adapted.data(), wanted.data(), n), 1e-5);
-    EXPECT_GT(Distance(without.data(), wanted.data(), n), 1e-3);  // the adapters do something
-  }
-}
-
-// Of sum(y * dy), by each tensor that is trained and by x; all random numbers are those of the micro-batch, so that it is a
-// function.
-TEST(LayersTest, GradientsWithAdaptersAreSlopes) {
-  for (const Case& c : CasesWithAdapters()) {
-    if (c.wire != Dtype::kF32) continue;
-    const ModelSpec model = BuildModel(c.config).value();
-    const LayerSpec& layer = model.layers[1];
-    const LayerShape shape = MakeLayerShape(model, {.micro_batch = c.micro_batch}, c.wire, Dtype::kF32);
-    const LayerSizes sizes = SizesOf(model, layer, shape, CpuKernelSizes());
-    const int64_t boundary_elems = shape.M() * shape.C;
-    const BlockOffsets offsets = BlockOffsetsOf(model, layer.id);
-    GuardedArena arena;
-    float* weights = arena.TakeFloats(layer.num_elems);
-    float* gradient = arena.TakeFloats(layer.num_elems);
-    float *x = arena.TakeFloats(boundary_elems), *y = arena.TakeFloats(boundary_elems);
-    const BlockArgs args{.shape = shape,
-                         .key = {.layer = layer.id, .micro_batch = 1},
-                         .offsets = &offsets,
-                         .is_first = true,
-                         .weights = weights,
-                         .trainable_elems = layer.trainable_elems,
-                         .rotary_table = shape.is_rotary ? arena.TakeRotaryTable(c.config) : nullptr,
-                         .inner = arena.Take(sizes.inner_bytes),
-                         .scratch = arena.Take(std::max(sizes.forward_scratch_bytes, sizes.backward_scratch_bytes))};
-    // n elements from `at` on move along a direction of length 1 that is the same for each of them, whatever the gradient.
-    const auto direction = [](int64_t i, int64_t n) {
-      return (i * 2654435761 % 3 == 0 ? -1 : 1) / std::sqrt(static_cast<double>(n));
-    };
-    const auto value = [&](float* at, int64_t n, double moved) {
-      FillSmall(weights, layer.num_elems);
-      FillSmall(x, boundary_elems);
-      for (int64_t i = 0; i < n; ++i) at[i] += static_cast<float>(moved * direction(i, n));
-      BlockForward(arena.device().kernels(), args, x, y);
-      EXPECT_OK(arena.device().stream(StreamId::kCompute).Synchronize());
-      double sum = 0;
-      for (int64_t i = 0; i < boundary_elems; ++i) sum += y[i] * std::sin(static_cast<double>(i) * 0.7) * 0.3;
-      return sum;
-    };
-    value(x, 0, 0);
-    std::fill(gradient, gradient + layer.num_elems, 0.0f);
-    FillSmall(y, boundary_elems);
-    BlockBackward(arena.device().kernels(), args, x, y, gradient);
-    arena.ExpectGuardsIntact();
-    const std::vector<float> dx(y, y + boundary_elems);
-    const auto expect_slope = [&](float* at, const float* slopes, int64_t n, const std::string& what) {
-      double slope = 0, square = 0;
-      for (int64_t i = 0; i < n; ++i) slope += slopes[i] * direction(i, n), square += double{slopes[i]} * slopes[i];
-      constexpr double kMove = 2e-2;
-      const double measured = (value(at, n, kMove) - value(at, n, -kMove)) / (2 * kMove);
-      EXPECT_GT(square, 0) << what;
-      // To the second order of the move, and a rounding of the sum.
-      EXPECT_NEAR(measured, slope, 5e-3 * std::sqrt(square) + 2e-4)
-          << what << ", rank " << c.config.lora.rank << ", dropout " << c.config.lora.dropout;
-    };
-    for (const BlobUse& use : layer.blobs) {
-      if (model.blob(use.blob).frozen) continue;
-      for (const TensorSpec& tensor : model.blob(use.blob).tensors) {
-        const int64_t at = use.offset_elems + tensor.offset_elems;
-        expect_slope(weights + at, gradient + at, tensor.num_elems(), tensor.name);
-      }
-    }
-    expect_slope(x, dx.data(), boundary_elems, "x");
+    block.Backward(gradient);
+    EXPECT_TRUE(AllFinite(block.y, block.boundary_elems));
+    EXPECT_TRUE(AllFinite(gradient, block.layer.num_elems));
   }
 }
 
@@ -411,7 +88,7 @@ void ExpectTheSameGradientStartedOrAddedToZeros(const std::function<void(float*,
 }
 
 TEST(LayersTest, ABlocksFirstMicroBatchWritesWhatNeedNotBeZero) {
-  for (const Case& c : AllCases()) {
+  for (const LayerCase& c : AllCases()) {
     const std::map<ModelFamily, std::vector<std::string>> patterns = {
         {ModelFamily::kGpt2, {"", "*.0.*bias", "*.0.*attn*.weight"}},
         {ModelFamily::kLlama, {"", "*.0.*norm.weight", "*.0.*attn.q_proj*"}},
@@ -421,40 +98,20 @@ TEST(LayersTest, ABlocksFirstMicroBatchWritesWhatNeedNotBeZero) {
       ModelConfig config = c.config;
       if (!frozen.empty()) config.freeze = {frozen};
       ASSERT_OK_AND_ASSIGN(const ModelSpec model, BuildModel(config));
-      const LayerSpec& layer = model.layers[1];
-      const LayerShape shape = MakeLayerShape(model, {.micro_batch = c.micro_batch}, c.wire, Dtype::kF32);
-      const LayerSizes sizes = SizesOf(model, layer, shape, CpuKernelSizes());
-      const int64_t boundary_elems = shape.M() * shape.C;
-      GuardedArena arena;
-      Kernels& kernels = arena.device().kernels();
-      float* weights = arena.TakeFloats(layer.num_elems);
-      FillSmall(weights, layer.num_elems);
-      float* x = arena.TakeFloats(boundary_elems);
-      FillSmall(x, boundary_elems);
-      float* dy = arena.TakeFloats(boundary_elems);
-      const BlockOffsets offsets = BlockOffsetsOf(model, layer.id);
-      BlockArgs args{.shape = shape,
-                     .key = {.layer = layer.id, .micro_batch = 1},
-                     .offsets = &offsets,
-                     .weights = weights,
-                     .trainable_elems = layer.trainable_elems,
-                     .rotary_table = shape.is_rotary ? arena.TakeRotaryTable(config) : nullptr,
-                     .inner = arena.Take(sizes.inner_bytes),
-                     .scratch = arena.Take(std::max(sizes.forward_scratch_bytes, sizes.backward_scratch_bytes))};
+      BlockInArena block(model, c);
       ExpectTheSameGradientStartedOrAddedToZeros(
           [&](float* gradient, bool starts_gradient) {
-            BlockForward(kernels, args, x, nullptr);
-            args.starts_gradient = starts_gradient;
-            FillSmall(dy, boundary_elems);
-            BlockBackward(kernels, args, x, dy, gradient);
+            BlockForward(block.arena.device().kernels(), block.forward, block.x, nullptr);
+            block.backward.starts_gradient = starts_gradient;
+            block.Backward(gradient);
           },
-          arena, model, layer);
+          block.arena, model, block.layer);
     }
   }
 }
 
 TEST(LayersTest, TheHeadsFirstMicroBatchWritesWhatNeedNotBeZero) {
-  for (const Case& c : Cases()) {
+  for (const LayerCase& c : Cases()) {
     const ModelSpec model = BuildModel(c.config).value();
     const LayerSpec& head = model.layers.back();
     const LayerShape shape = MakeLayerShape(model, {.micro_batch = c.micro_batch}, c.wire, Dtype::kF32);
@@ -482,45 +139,22 @@ TEST(LayersTest, TheHeadsFirstMicroBatchWritesWhatNeedNotBeZero) {
 }
 
 // The gradients of a block with frozen tensors, in a slot that has room for GradientElems and guards behind it.
-void ExpectFrozenBlockStaysWithinItsGradients(const Case& c, const std::vector<std::string>& freeze) {
+void ExpectFrozenBlockStaysWithinItsGradients(const LayerCase& c, const std::vector<std::string>& freeze) {
   ModelConfig config = c.config;
   config.freeze = freeze;
   const ModelSpec model = BuildModel(config).value();
-  const LayerSpec& layer = model.layers[1];
-  const LayerShape shape = MakeLayerShape(model, {.micro_batch = c.micro_batch}, c.wire, Dtype::kF32);
-  const LayerSizes sizes = SizesOf(model, layer, shape, CpuKernelSizes());
-  EXPECT_LT(layer.trainable_elems, layer.num_elems);
-  EXPECT_LE(layer.trainable_elems * 4, sizes.gradient_bytes);
-  const int64_t boundary_elems = shape.M() * shape.C;
-  GuardedArena arena;
-  float* weights = arena.TakeFloats(layer.num_elems);
-  FillSmall(weights, layer.num_elems);
-  auto* gradient = static_cast<float*>(arena.Take(sizes.gradient_bytes));
-  std::memset(gradient, 0, static_cast<size_t>(sizes.gradient_bytes));
-  float* x = arena.TakeFloats(boundary_elems);
-  FillSmall(x, boundary_elems);
-  float* y = arena.TakeFloats(boundary_elems);
-  const BlockOffsets offsets = BlockOffsetsOf(model, layer.id);
-  const BlockArgs args{.shape = shape,
-                       .key = {.layer = layer.id, .micro_batch = 1},
-                       .offsets = &offsets,
-                       .is_first = true,
-                       .weights = weights,
-                       .trainable_elems = layer.trainable_elems,
-                       .rotary_table = shape.is_rotary ? arena.TakeRotaryTable(config) : nullptr,
-                       .inner = arena.Take(sizes.inner_bytes),
-                       .scratch = arena.Take(std::max(sizes.forward_scratch_bytes, sizes.backward_scratch_bytes))};
-  BlockForward(arena.device().kernels(), args, x, y);
-  EXPECT_OK(arena.device().stream(StreamId::kCompute).Synchronize());
-  FillSmall(y, boundary_elems);
-  BlockBackward(arena.device().kernels(), args, x, y, gradient);
-  arena.ExpectGuardsIntact();
-  EXPECT_TRUE(AllFinite(y, boundary_elems));
-  EXPECT_TRUE(AllFinite(gradient, sizes.gradient_bytes / 4));
+  BlockInArena block(model, c);
+  EXPECT_LT(block.layer.trainable_elems, block.layer.num_elems);
+  EXPECT_LE(block.layer.trainable_elems * 4, block.sizes.gradient_bytes);
+  float* gradient = block.TakeZeros(block.sizes.gradient_bytes / 4);
+  block.Forward();
+  block.Backward(gradient);
+  EXPECT_TRUE(AllFinite(block.y, block.boundary_elems));
+  EXPECT_TRUE(AllFinite(gradient, block.sizes.gradient_bytes / 4));
 }
 
 TEST(LayersTest, AFrozenBlocksBackwardWritesNoMoreThanGradientElems) {
-  for (const Case& c : Cases()) {
+  for (const LayerCase& c : Cases()) {
     const std::map<ModelFamily, std::vector<std::string>> patterns = {
         {ModelFamily::kGpt2, {"transformer.h.0.*", "*.c_*.weight", "*.mlp.*", "*.attn.c_attn.weight", "*.bias"}},
         {ModelFamily::kLlama, {"model.layers.0.*", "*_proj.weight", "*.mlp.*", "*.q_proj.*", "*norm.weight"}},
@@ -578,7 +212,7 @@ TEST(LayersTest, AVnodesGradientBeginsWithZerosWhereNoProductIsWritten) {
 }
 
 TEST(LayersTest, EmbeddingAndHeadStayWithinTheirSizes) {
-  for (const Case& c : Cases()) {
+  for (const LayerCase& c : Cases()) {
     const ModelSpec model = BuildModel(c.config).value();
     const LayerSpec& embedding = model.layers.front();
     const LayerSpec& head = model.layers.back();
