@@ -331,6 +331,29 @@ class SystemTest(unittest.TestCase):
         self.like_a_quiet_run(spec, out)
         return stderr
 
+    def has_the_same_bits(self, changes, name):
+        """A run has the bits of an undisturbed one of its own when it is recomputed over gRPC, resident with two workers, in
+        a group, and through a worker's death, a signal and a resume."""
+        spec, quiet = self.work.spec(changes, name=f"{name}.json"), self.work.out(f"{name}-quiet")
+        self.train_ok(spec, quiet)
+        expected = model_hash(quiet), summary(quiet)["loss"]
+        for way, args in {"recompute": ("--set", "relay.inner=RECOMPUTE", "--set", "transport=GRPC"),
+                          "resident": ("--set", "relay.resident=true", "--workers", 2),
+                          "group": ("--set", "relay.group_members=2", "--workers", 2)}.items():
+            out = self.work.out(f"{name}-{way}")
+            self.train_ok(spec, out, *args)
+            self.assertEqual((model_hash(out), summary(out)["loss"]), expected, f"{name}, {way}")
+        self.assertIn("group_formed", (out / "logs" / "eps_server.log").read_text())
+
+        out, endless = self.work.out(f"{name}-killed"), self.work.spec(merged(changes, ENDLESS), name=f"{name}-endless.json")
+        process = self.start_endless(endless, out, "--workers", 2)
+        wait_for_steps(process, out, 5)
+        os.kill(children(process.pid, "gpu_worker")[0], signal.SIGKILL)
+        wait_for_steps(process, out, 11)
+        process.send_signal(signal.SIGINT)
+        self.ends(process, 130)
+        self.ends_like_a_quiet_run(self.start_endless(endless, out, "--resume"), endless, out)
+
     def eps(self, *args, code=0):
         """A command that ends with that code; returns it with what it said."""
         done = run([str(EPS), *map(str, args)], timeout=600, errors="replace")  # a token may be half a character

@@ -1,14 +1,11 @@
 """Frozen tensors: pulled and never pushed, as they came in every checkpoint, and no part of the daemon's optimizer."""
 
 import fnmatch
-import os
-import signal
 import time
 from pathlib import Path
 
 import safetensors_file
-from eps_run import (ENDLESS, EPS, SystemTest, children, latest_checkpoint, measures_the_process, merged, model_hash, run,
-                     start_train, summary, train, wait_for_steps)
+from eps_run import EPS, SystemTest, children, latest_checkpoint, measures_the_process, run, start_train, summary, train
 
 NO_SHAPE = {key: None for key in ("family", "layers", "d_model", "heads", "context", "vocab")}
 # A layer that is frozen whole, below one that trains; blobs of both kinds; and the way back ends before the embedding.
@@ -57,28 +54,8 @@ class FreezeTest(SystemTest):
     def test_the_bits_are_the_same_for_any_workers_through_kills_and_a_resume_and_in_a_group(self):
         shape = {"d_model": 160, "vocab": 1000, "freeze": FREEZE}  # blobs of several chunks
         for wire in ("BF16", "FP32"):
-            changes = {"model": shape, "precision": {"wire": wire, "gradients": wire},
-                       "batch": {"micro_batches": 1, "micro_batch": 1}}
-            spec = self.work.spec(changes, name=f"{wire}.json")
-            quiet = self.work.out(f"{wire}-quiet")
-            self.train_ok(spec, quiet)
-            expected = model_hash(quiet), summary(quiet)["loss"]
-            for name, args in {"recompute": ("--set", "relay.inner=RECOMPUTE", "--set", "transport=GRPC"),
-                               "resident": ("--set", "relay.resident=true", "--workers", 2),
-                               "group": ("--set", "relay.group_members=2", "--workers", 2)}.items():
-                out = self.work.out(f"{wire}-{name}")
-                self.train_ok(spec, out, *args)
-                self.assertEqual((model_hash(out), summary(out)["loss"]), expected, f"{wire}, {name}")
-            self.assertIn("group_formed", (out / "logs" / "eps_server.log").read_text())
-
-            out, endless = self.work.out(f"{wire}-killed"), self.work.spec(merged(changes, ENDLESS), name=f"{wire}-endless.json")
-            process = self.start_endless(endless, out, "--workers", 2)
-            wait_for_steps(process, out, 5)
-            os.kill(children(process.pid, "gpu_worker")[0], signal.SIGKILL)
-            wait_for_steps(process, out, 11)
-            process.send_signal(signal.SIGINT)
-            self.ends(process, 130)
-            self.ends_like_a_quiet_run(self.start_endless(endless, out, "--resume"), endless, out)
+            self.has_the_same_bits({"model": shape, "precision": {"wire": wire, "gradients": wire},
+                                    "batch": {"micro_batches": 1, "micro_batch": 1}}, wire)
 
     def test_eps_verify_finds_the_same_bits_in_every_way_to_carry_it_out(self):
         spec = self.work.spec({"model": {"freeze": FREEZE}})

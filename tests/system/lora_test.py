@@ -2,14 +2,11 @@
 has adapters samples, is evaluated, grown and begun from as it is."""
 
 import json
-import os
-import signal
 
 import numpy as np
 
 import safetensors_file
-from eps_run import (ENDLESS, EPS, SystemTest, children, latest_checkpoint, merged, model_hash, run, summary, train,
-                     wait_for_steps)
+from eps_run import EPS, SystemTest, latest_checkpoint, merged, run, summary, train
 
 NO_SHAPE = {key: None for key in ("family", "layers", "d_model", "heads", "context", "vocab")}
 LORA = {"rank": 4, "alpha": 8}
@@ -50,29 +47,9 @@ class LoraTest(SystemTest):
 
     def test_the_bits_are_the_same_for_any_workers_through_kills_and_a_resume_and_in_a_group(self):
         for family, shape in (("GPT2", {"d_model": 160, "residual_dropout": 0.1}), ("LLAMA", LLAMA)):
-            changes = merged(FAST, {"model": {**shape, "lora": {"rank": 12, "targets": [
-                "c_attn", "mlp.c_proj"] if family == "GPT2" else []}}})
-            spec = self.work.spec(changes, name=f"{family}.json")
-            quiet = self.work.out(f"{family}-quiet")
-            self.train_ok(spec, quiet)
-            expected = model_hash(quiet), summary(quiet)["loss"]
-            for name, args in {"recompute": ("--set", "relay.inner=RECOMPUTE", "--set", "transport=GRPC"),
-                               "resident": ("--set", "relay.resident=true", "--workers", 2),
-                               "group": ("--set", "relay.group_members=2", "--workers", 2)}.items():
-                out = self.work.out(f"{family}-{name}")
-                self.train_ok(spec, out, *args)
-                self.assertEqual((model_hash(out), summary(out)["loss"]), expected, f"{family}, {name}")
-            self.assertIn("group_formed", (out / "logs" / "eps_server.log").read_text())
-
-            out = self.work.out(f"{family}-killed")
-            endless = self.work.spec(merged(changes, ENDLESS), name=f"{family}-e.json")
-            process = self.start_endless(endless, out, "--workers", 2)
-            wait_for_steps(process, out, 5)
-            os.kill(children(process.pid, "gpu_worker")[0], signal.SIGKILL)
-            wait_for_steps(process, out, 11)
-            process.send_signal(signal.SIGINT)
-            self.ends(process, 130)
-            self.ends_like_a_quiet_run(self.start_endless(endless, out, "--resume"), endless, out)
+            targets = ["c_attn", "mlp.c_proj"] if family == "GPT2" else []
+            lora = {"rank": 12, "dropout": 0.1, "targets": targets}
+            self.has_the_same_bits(merged(FAST, {"model": {**shape, "lora": lora}}), family)
 
     def test_eps_verify_finds_the_same_bits_in_every_way_to_carry_it_out(self):
         spec = self.work.spec({"model": {**LLAMA, "qk_norm": True, "lora": {"rank": 3, "rank_stabilized": True}}})
