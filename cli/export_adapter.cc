@@ -97,10 +97,9 @@ std::string WhatIsMissing(const RunConfig& run, const ModelSource& source) {
   if (IsStepFolder(run.model_from)) {
     return absl::StrCat(
         "goes on top of ", run.model_from,
-        ", a run's checkpoint, which may be gone some day, and of whose adapters, if it has any, others see "
-        "nothing: --base names the model that its run began with, where that is as deep, and was trained by adapters "
-        "alone; else "
-        "leave --adapter out");
+        ", a run's checkpoint, which may be gone some day, and of whose adapters, if it has any, others "
+        "see nothing: --base names the model that its run began with, where that is as deep, and was "
+        "trained by adapters alone; else leave --adapter out");
   }
   if (!run.model_from.empty()) return "";
   if (source.files.contains(kConfigFile)) {
@@ -108,8 +107,7 @@ std::string WhatIsMissing(const RunConfig& run, const ModelSource& source) {
            "--base names it";
   }
   return "goes on top of a model that began from model.init_seed, which nobody else has; leave --adapter out for a "
-         "folder "
-         "of the whole";
+         "folder of the whole";
 }
 
 }  // namespace

@@ -8,8 +8,8 @@
 namespace eps::cli {
 
 // Writes the adapters of the checkpoint that `checkpoint` means as a folder that PEFT loads (WriteAdapterFolder), with
-// the tokenizer of its run, and says on stdout what was written, on stderr what is missing. dtype: F32, BF16 or F16. base: what
-// others call the model that the adapters go on top of; "": the run's model.from.
+// the tokenizer of its run, and says on stdout what was written, on stderr what is missing. dtype: F32, BF16 or F16.
+// base: what others call the model that the adapters go on top of; "": the run's model.from.
 // Errors: FindFolderToExport's, VerifyCheckpointFolder's, FindModelSource's, FilesOfExport's, PartsOfAdapter's,
 //         WriteAdapterFolder's · INVALID_ARGUMENT naming --adapter: no checkpoint of a run, one without adapters, or one
 //         that has more layers than what it began with; then nothing is left at `out`
