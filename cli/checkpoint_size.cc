@@ -9,11 +9,11 @@
 
 namespace eps::cli {
 
-int64_t CheckpointBytes(const ModelSpec& model, const RunConfig& run) {
+CheckpointSize SizeOfCheckpoints(const ModelSpec& model, const RunConfig& run) {
   const int64_t moment_bytes = run.optimizer.num_moments() * SizeOf(MomentFileDtype(run.precision.moments));
   const int64_t trainable = model.num_trainable_parameters();
-  return trainable * (SizeOf(Dtype::kF32) + moment_bytes) +
-         (model.num_parameters() - trainable) * SizeOf(run.precision.wire);
+  return {.trained_bytes = trainable * (SizeOf(Dtype::kF32) + moment_bytes),
+          .frozen_bytes = (model.num_parameters() - trainable) * SizeOf(run.precision.wire)};
 }
 
 int64_t CheckpointsThatStay(const RunConfig& run) {

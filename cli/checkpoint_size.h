@@ -9,9 +9,14 @@
 
 namespace eps::cli {
 
-// Of one checkpoint, what model.safetensors and optimizer.safetensors hold: masters in fp32 and moments; of frozen
-// tensors the wire form.
-int64_t CheckpointBytes(const ModelSpec& model, const RunConfig& run);
+// What the tensors of a run's checkpoints take on disk.
+struct CheckpointSize {
+  int64_t trained_bytes = 0;  // of each: masters in fp32 and moments
+  int64_t frozen_bytes = 0;   // the wire form of frozen tensors, in a file that all of them share
+
+  int64_t bytes_of(int64_t checkpoints) const { return frozen_bytes + checkpoints * trained_bytes; }
+};
+CheckpointSize SizeOfCheckpoints(const ModelSpec& model, const RunConfig& run);
 
 // At most, at a run's end: the newest ones, and those before them that are kept for good.
 int64_t CheckpointsThatStay(const RunConfig& run);

@@ -14,14 +14,14 @@ TEST(CheckpointSizeTest, MastersAreInFp32AndMomentsAsTheyAreKept) {
   const ModelSpec model =
       BuildModel({.num_layers = 2, .d_model = kWidth, .num_heads = 1, .context = 64, .vocab = 64}).value();
   RunConfig run;
-  EXPECT_EQ(CheckpointBytes(model, run), 12 * model.num_parameters());  // AdamW
+  EXPECT_EQ(SizeOfCheckpoints(model, run).bytes_of(1), 12 * model.num_parameters());  // AdamW
   run.precision.moments = MomentFormat::kBf16;
-  EXPECT_EQ(CheckpointBytes(model, run), 8 * model.num_parameters());
+  EXPECT_EQ(SizeOfCheckpoints(model, run).bytes_of(1), 8 * model.num_parameters());
   run.optimizer.rule = OptimizerRule::kSgd;
-  EXPECT_EQ(CheckpointBytes(model, run), 4 * model.num_parameters());
+  EXPECT_EQ(SizeOfCheckpoints(model, run).bytes_of(1), 4 * model.num_parameters());
 }
 
-TEST(CheckpointSizeTest, OfFrozenTensorsTheWireFormIsAll) {
+TEST(CheckpointSizeTest, OfFrozenTensorsTheWireFormIsAllAndIsThereOnce) {
   const ModelSpec model = BuildModel({.num_layers = 2,
                                       .d_model = kWidth,
                                       .num_heads = 1,
@@ -30,7 +30,9 @@ TEST(CheckpointSizeTest, OfFrozenTensorsTheWireFormIsAll) {
                                       .freeze = {"*", "!transformer.wpe.weight"}})
                               .value();
   const int64_t trained = 64 * kWidth;
-  EXPECT_EQ(CheckpointBytes(model, {}), 12 * trained + 2 * (model.num_parameters() - trained));
+  const int64_t frozen = model.num_parameters() - trained;
+  EXPECT_EQ(SizeOfCheckpoints(model, {}).bytes_of(1), 12 * trained + 2 * frozen);
+  EXPECT_EQ(SizeOfCheckpoints(model, {}).bytes_of(3), 3 * 12 * trained + 2 * frozen);
 }
 
 TEST(CheckpointSizeTest, ThoseThatAreKeptForGoodAddUp) {

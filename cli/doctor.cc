@@ -87,12 +87,13 @@ absl::StatusOr<std::vector<Finding>> CheckRunOfFlags(const DoctorFlags& flags, c
                                      FormatByteSize(plan->smallest_cap_bytes)),
                         "give --device-memory, and it is looked at here"});
   }
+  const int64_t keep = CheckpointsThatStay(plan->run);
   Append(findings, CheckRun(machine, flags.out,
                             {.daemon_bytes = plan->host.total_bytes(),
                              .worker_bytes = plan->worker_host_bytes(),
                              .workers = flags.workers,
-                             .checkpoint_bytes = CheckpointBytes(plan->model, plan->run),
-                             .keep = CheckpointsThatStay(plan->run)}));
+                             .checkpoints_bytes = SizeOfCheckpoints(plan->model, plan->run).bytes_of(keep + 1),
+                             .keep = keep}));
   return findings;
 }
 

@@ -116,7 +116,7 @@ absl::Status ExportAdapter(const std::string& checkpoint, const std::string& out
                            const std::string& named_base) {
   EPS_ASSIGN_OR_RETURN(const std::string folder, FindFolderToExport(checkpoint, out));
   EPS_ASSIGN_OR_RETURN(const RunConfig run, ReadRun(folder));
-  EPS_RETURN_IF_ERROR(VerifyCheckpointFolder(folder, kWeightFiles));
+  EPS_RETURN_IF_ERROR(VerifyCheckpointFolder(folder, CheckedFiles::kWeights));
   EPS_ASSIGN_OR_RETURN(const ModelSource source, FindModelSource(folder));
   const absl::StatusOr<ExportFiles> beside = FilesOfExport(source);
   EPS_RETURN_IF_ERROR_WITH(beside.status(), source.place);

@@ -164,7 +164,7 @@ absl::Status CheckIsExport(const std::string& checkpoint, const std::string& fol
 }
 
 absl::Status WriteModel(const std::string& from, const std::string& out, ModelFolderForm form) {
-  EPS_RETURN_IF_ERROR(VerifyCheckpointFolder(from, kWeightFiles));
+  EPS_RETURN_IF_ERROR(VerifyCheckpointFolder(from, CheckedFiles::kWeights));
   EPS_ASSIGN_OR_RETURN(const Export made, OpenExport(from, std::move(form)));
   EPS_RETURN_IF_ERROR(WriteModelFolder(out, made.model->model(), made.form,
                                        [&made](const TensorSpec& tensor, int64_t first, absl::Span<float> values) {

@@ -2,7 +2,9 @@
 
 #include <fcntl.h>
 
+#include <filesystem>
 #include <memory>
+#include <system_error>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -10,6 +12,9 @@
 #include "cli/device_probe.h"
 #include "common/base/file_util.h"
 #include "common/base/status_macros.h"
+#include "common/checkpoint/checkpoint_directory.h"
+#include "common/checkpoint/checkpoint_files.h"
+#include "common/checkpoint/manifest.h"
 #include "common/checkpoint/resumed_run.h"
 #include "common/formats/model_folder.h"
 #include "common/model/model_spec.h"
@@ -48,6 +53,18 @@ absl::StatusOr<int64_t> CountSamplesOfData(const RunConfig& run) {
   }
   EPS_ASSIGN_OR_RETURN(const std::unique_ptr<SampleSource> source, SampleSource::Open(run));
   return source->num_samples();
+}
+
+// What it adds to the disk: the first one of a run that freezes tensors has these, too.
+int64_t BytesOfNextCheckpoint(const Preflight& preflight, const RunConfig& run, const ModelSpec& model) {
+  if (!run.checkpoint.last && run.checkpoint.every_steps == 0) return 0;
+  const CheckpointSize size = SizeOfCheckpoints(model, run);
+  const CheckpointDirectory checkpoints = RunFolder(preflight.out).checkpoints();
+  const absl::StatusOr<Version> newest = FindNewestCheckpoint(checkpoints);
+  std::error_code ignored;
+  const bool is_there = preflight.resume && newest.ok() &&
+                        std::filesystem::exists(absl::StrCat(checkpoints.FolderOf(*newest), "/", kFrozenFile), ignored);
+  return is_there ? size.trained_bytes : size.bytes_of(1);
 }
 
 absl::Status CheckEvaluationFile(const RunConfig& run) {
@@ -98,7 +115,7 @@ absl::StatusOr<RunOutline> CheckBeforeTraining(const Preflight& preflight) {
   EPS_RETURN_IF_ERROR(CheckPlan(preflight.worker, run, model));
   outline.parameters = model.num_parameters();
   outline.trainable_parameters = model.num_trainable_parameters();
-  if (run.checkpoint.last || run.checkpoint.every_steps > 0) outline.checkpoint_bytes = CheckpointBytes(model, run);
+  outline.checkpoint_bytes = BytesOfNextCheckpoint(preflight, run, model);
   outline.model_state_bytes = server::ComputeDaemonMemory(model, run).model_state_bytes();
   return outline;
 }

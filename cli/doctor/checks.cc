@@ -327,11 +327,10 @@ std::vector<Finding> CheckRun(const Machine& machine, const std::string& out, co
                     room.limited_by_group ? " in its control group" : ""),
        fits ? "" : WhatTakesLessMemory(needs, room)});
   if (const absl::StatusOr<int64_t> disk = machine.DiskRoomBytes(out); disk.ok()) {
-    const int64_t wanted = needs.checkpoint_bytes * (needs.keep + 1);
-    const bool enough = wanted <= *disk;
+    const bool enough = needs.checkpoints_bytes <= *disk;
     findings.push_back(
         {enough ? Verdict::kOk : Verdict::kProblem, "run: disk",
-         absl::StrCat("needs ", FormatByteSize(wanted), " for ", needs.keep,
+         absl::StrCat("needs ", FormatByteSize(needs.checkpoints_bytes), " for ", needs.keep,
                       " checkpoints and one that is written, has ", FormatByteSize(*disk)),
          enough ? "" : "another --out, a smaller checkpoint.keep, or a larger checkpoint.keep_every_steps"});
   }

@@ -35,8 +35,8 @@ struct Needs {
   int64_t daemon_bytes = 0;  // eps plan's total of the daemon
   int64_t worker_bytes = 0;  // each worker's on the host; on the cpu device its arena too
   int workers = 1;
-  int64_t checkpoint_bytes = 0;  // one checkpoint's files
-  int64_t keep = 0;              // checkpoints that stay; one more is there while it is written
+  int64_t checkpoints_bytes = 0;  // on disk, of those that stay and of one more, which is there while it is written
+  int64_t keep = 0;               // checkpoints that stay
 };
 
 std::vector<Finding> CheckProcessor(const Machine& machine);

@@ -318,7 +318,7 @@ TEST(DoctorTest, AGpuThatIsAskedForAndDoesNotStartIsAProblem) {
 TEST(DoctorTest, ARunIsHeldAgainstMemoryAndDisk) {
   FakeMachine machine;
   const Needs needs = {
-      .daemon_bytes = 20 * kGib, .worker_bytes = 14 * kGib, .workers = 2, .checkpoint_bytes = 30 * kGib, .keep = 2};
+      .daemon_bytes = 20 * kGib, .worker_bytes = 14 * kGib, .workers = 2, .checkpoints_bytes = 90 * kGib, .keep = 2};
   ExpectFinding(Only(CheckRun(machine, "runs", needs), "run: memory"), Verdict::kOk,
                 "needs 48.0 GiB (the daemon 20.0 GiB, 2 workers of 14.0 GiB), has 48.0 GiB", "");
   ExpectFinding(Only(CheckRun(machine, "runs", needs), "run: disk"), Verdict::kOk,

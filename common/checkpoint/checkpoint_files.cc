@@ -109,12 +109,11 @@ absl::Status CheckSum(const std::string& path, const FileSum& wanted, LongWork* 
                                           DescribeDamage(parts.part_crcs, wanted.part_crcs, wanted.num_bytes)));
 }
 
-absl::Status CheckFiles(const std::string& folder, absl::Span<const absl::string_view> files) {
+absl::Status CheckFiles(const std::string& folder, CheckedFiles files) {
   EPS_ASSIGN_OR_RETURN(const Manifest manifest, ReadManifest(folder));
   EPS_RETURN_IF_ERROR(CheckSizes(folder, manifest));
   EPS_RETURN_IF_ERROR(CheckSums(folder, manifest, files));
-  const bool has_moments = std::find(files.begin(), files.end(), kOptimizerFile) != files.end();
-  return has_moments ? absl::OkStatus() : CheckConfig(folder, manifest);
+  return files == CheckedFiles::kAll ? absl::OkStatus() : CheckConfig(folder, manifest);
 }
 
 }  // namespace
@@ -172,16 +171,19 @@ absl::Status CheckSizes(const std::string& folder, const Manifest& manifest) {
   return absl::OkStatus();
 }
 
-absl::Status CheckSums(const std::string& folder, const Manifest& manifest, absl::Span<const absl::string_view> files,
-                       LongWork* work) {
-  if (work != nullptr) {
-    int64_t num_bytes = 0;
-    for (const absl::string_view name : files) num_bytes += manifest.files.at(std::string(name)).num_bytes;
-    work->Begin("checking the checkpoint's sums", num_bytes);
+absl::Status CheckSums(const std::string& folder, const Manifest& manifest, CheckedFiles files, LongWork* work) {
+  std::vector<const std::pair<const std::string, FileSum>*> checked;
+  int64_t num_bytes = 0;
+  for (const auto& file : manifest.files) {
+    if (files == CheckedFiles::kWeights && file.first == kOptimizerFile) continue;
+    checked.push_back(&file);
+    num_bytes += file.second.num_bytes;
   }
-  std::vector<absl::Status> found(files.size());
-  ParallelFor(files.size(), [&](size_t i) {
-    found[i] = CheckSum(PathOf(folder, files[i]), manifest.files.at(std::string(files[i])), work);
+  if (work != nullptr) work->Begin("checking the checkpoint's sums", num_bytes);
+  std::vector<absl::Status> found(checked.size());
+  ParallelFor(checked.size(), [&](size_t i) {
+    const auto& [name, sum] = *checked[i];
+    found[i] = CheckSum(PathOf(folder, name), sum, work);
   });
   for (const absl::Status& status : found) EPS_RETURN_IF_ERROR(status);
   return absl::OkStatus();
@@ -212,7 +214,7 @@ bool IsStepFolder(const std::string& folder) {
   return Exists(PathOf(folder, kManifestFile)) || ParseStepFolderName(NameOf(folder)).has_value();
 }
 
-absl::Status VerifyCheckpointFolder(const std::string& folder, absl::Span<const absl::string_view> files) {
+absl::Status VerifyCheckpointFolder(const std::string& folder, CheckedFiles files) {
   if (!IsStepFolder(folder)) return absl::OkStatus();
   const absl::Status status = CheckFiles(folder, files);
   if (!status.ok() && !Exists(folder)) return IsGone(folder);

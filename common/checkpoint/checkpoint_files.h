@@ -7,8 +7,6 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/strings/string_view.h"
-#include "absl/types/span.h"
 #include "common/base/file_util.h"
 #include "common/base/ids.h"
 #include "common/base/sha256.h"
@@ -49,10 +47,14 @@ absl::StatusOr<Manifest> ReadManifest(const std::string& folder);
 // Every file of the manifest is there with its size: cheap.
 // Errors: DATA_LOSS naming the file, found and wanted
 absl::Status CheckSizes(const std::string& folder, const Manifest& manifest);
+enum class CheckedFiles {
+  kAll,
+  kWeights,  // what a model's weights are read from, with nothing of its training
+};
 // As the manifest says, byte for byte, of those files: reads them whole, each on a thread of its own, which `work` is told
 // of; null: nobody is.
 // Errors: DATA_LOSS naming the file, found and wanted, and which bytes are damaged · CANCELLED by `work` · the system's
-absl::Status CheckSums(const std::string& folder, const Manifest& manifest, absl::Span<const absl::string_view> files,
+absl::Status CheckSums(const std::string& folder, const Manifest& manifest, CheckedFiles files,
                        LongWork* work = nullptr);
 // Whether the folder's config.json has the attention of the manifest's model. Earlier versions wrote that of another one
 // for mixes of the Llama family's parts: who reads the folder as a model, and not by its manifest, asks.
@@ -66,12 +68,11 @@ absl::Status CheckComplete(const std::string& folder);
 bool IsStepFolder(const std::string& folder);
 
 // Compares a step folder with its manifest: the manifest itself, the size of every file, then the sums of `files`; and
-// CheckConfig where the moments are not among these: the folder is to be read as a model. OK for another folder, which has
+// CheckConfig of kWeights: the folder is to be read as a model. OK for another folder, which has
 // nothing to be compared with.
 // Errors: those of ReadManifest, CheckSizes, CheckSums and CheckConfig; DATA_LOSS says what to do · NOT_FOUND the folder is
 //         gone
-absl::Status VerifyCheckpointFolder(const std::string& folder,
-                                    absl::Span<const absl::string_view> files = kSummedFiles);
+absl::Status VerifyCheckpointFolder(const std::string& folder, CheckedFiles files = CheckedFiles::kAll);
 
 // What `latest` names, in whatever state it is; without a useful `latest` the newest complete one; if none is complete
 // the newest, whose damage is what there is to report.

@@ -229,12 +229,12 @@ TEST(CheckpointFilesTest, AConfigOfAnotherAttentionThanTheModelsIsFoundWhereTheF
     Write(folder + "/manifest.json", ManifestToJson(manifest));
   };
   ASSERT_NO_FATAL_FAILURE(write(ModelConfigToJson(model)));
-  EXPECT_OK(VerifyCheckpointFolder(folder, kWeightFiles));
+  EXPECT_OK(VerifyCheckpointFolder(folder, CheckedFiles::kWeights));
   ModelConfig without_window = model;
   without_window.sliding_window = 0;
   ASSERT_NO_FATAL_FAILURE(write(ModelConfigToJson(without_window)));
   EXPECT_OK(VerifyCheckpointFolder(folder)) << "a resume goes by the manifest";
-  EXPECT_THAT(VerifyCheckpointFolder(folder, kWeightFiles),
+  EXPECT_THAT(VerifyCheckpointFolder(folder, CheckedFiles::kWeights),
               StatusIs(absl::StatusCode::kFailedPrecondition, path + ": an earlier version wrote another attention"));
 }
 
@@ -243,8 +243,8 @@ TEST(CheckpointFilesTest, OnlyTheFilesAskedForAreSummed) {
   ASSERT_OK_AND_ASSIGN(const Manifest manifest, ReadManifest(f.FolderOf(5)));
   FlipByte(f.FolderOf(5) + "/optimizer.safetensors", 0);
   EXPECT_OK(CheckComplete(f.FolderOf(5)));
-  EXPECT_OK(CheckSums(f.FolderOf(5), manifest, kWeightFiles));
-  EXPECT_THAT(CheckSums(f.FolderOf(5), manifest, kSummedFiles),
+  EXPECT_OK(CheckSums(f.FolderOf(5), manifest, CheckedFiles::kWeights));
+  EXPECT_THAT(CheckSums(f.FolderOf(5), manifest, CheckedFiles::kAll),
               StatusIs(absl::StatusCode::kDataLoss, "optimizer.safetensors: found sha256"));
 }
 

@@ -23,6 +23,7 @@
 #include "common/checkpoint/checkpoint_directory.h"
 #include "common/checkpoint/checkpoint_files.h"
 #include "common/checkpoint/checkpoint_tensors.h"
+#include "common/checkpoint/frozen_file.h"
 #include "common/checkpoint/model_source.h"
 #include "common/checkpoint/update_counts.h"
 #include "common/formats/safetensors.h"
@@ -267,17 +268,33 @@ class GrownFile {
   int64_t unsynced_bytes_ = 0;
 };
 
-absl::Status WriteMasters(const std::string& from, const std::string& to, const ModelSpec& grown, const RunConfig& run,
+// Where every block is as it was, so is what is frozen: both runs have the same file.
+absl::StatusOr<bool> LinkFrozen(const std::string& from, const std::string& to, const Manifest& was,
+                                absl::Span<const GrownBlock> blocks) {
+  if (!was.has_frozen_file() || !std::ranges::equal(blocks, SameBlocks(was.run.model.num_layers))) return false;
+  EPS_ASSIGN_OR_RETURN(const FrozenFile frozen, FrozenFile::Of(from, was.files.at(kFrozenFile)));
+  return frozen.LinkInto(to);
+}
+
+absl::Status WriteMasters(const std::string& from, const std::string& to, const Manifest& was, const ModelSpec& grown,
                           absl::Span<const GrownBlock> blocks) {
-  EPS_ASSIGN_OR_RETURN(GrownFile file, GrownFile::Create(PathOf(from, kModelFile), PathOf(to, kModelFile),
-                                                         MasterEntries(grown, run.precision.wire)));
-  for (const BlobSpec* blob : BlobsInFileOrder(grown, /*with_frozen=*/true)) {
-    for (const TensorSpec& tensor : blob->tensors) {
-      const TensorSource source = SourceOf(tensor, blocks);
-      EPS_RETURN_IF_ERROR(file.Append(source.name, source.zero_master));
+  const std::vector<WeightFile> files = WeightFiles(grown, was.run.precision.wire, LayoutOf(grown));
+  EPS_ASSIGN_OR_RETURN(const bool is_linked, LinkFrozen(from, to, was, blocks));
+  for (const WeightFile& weights : files) {
+    if (weights.name == kFrozenFile && is_linked) continue;
+    const absl::string_view source_name = LayoutOf(was) == WeightLayout::kOneFile ? kModelFile : weights.name;
+    EPS_ASSIGN_OR_RETURN(GrownFile file,
+                         GrownFile::Create(PathOf(from, source_name), PathOf(to, weights.name), weights.entries));
+    for (const BlobSpec* blob : weights.blobs) {
+      for (const TensorSpec& tensor : blob->tensors) {
+        const TensorSource source = SourceOf(tensor, blocks);
+        EPS_RETURN_IF_ERROR(file.Append(source.name, source.zero_master));
+      }
     }
+    EPS_RETURN_IF_ERROR(file.Finish());
   }
-  return file.Finish();
+  if (files.size() == 1) return absl::OkStatus();
+  return WriteFileAtomically(PathOf(to, kIndexFile), WeightIndex(files));
 }
 
 absl::Status WriteMoments(const std::string& from, const std::string& to, const ModelSpec& grown, const RunConfig& run,
@@ -285,7 +302,7 @@ absl::Status WriteMoments(const std::string& from, const std::string& to, const 
   const std::vector<absl::string_view> moments = MomentNames(run.optimizer);
   EPS_ASSIGN_OR_RETURN(GrownFile file, GrownFile::Create(PathOf(from, kOptimizerFile), PathOf(to, kOptimizerFile),
                                                          MomentEntries(grown, run)));
-  for (const BlobSpec* blob : BlobsInFileOrder(grown, /*with_frozen=*/false)) {
+  for (const BlobSpec* blob : TrainedBlobs(grown)) {
     for (const TensorSpec& tensor : blob->tensors) {
       const TensorSource source = SourceOf(tensor, blocks);
       for (const absl::string_view moment : moments) {
@@ -311,12 +328,14 @@ absl::StatusOr<std::map<std::string, int64_t>> GrownUpdates(const RunState& stat
   return UpdatesByName(updates, state, grown);
 }
 
-absl::Status WriteFolder(const std::string& from, const std::string& to, const ModelSpec& grown, Manifest& manifest,
-                         absl::Span<const GrownBlock> blocks) {
-  EPS_RETURN_IF_ERROR(WriteMasters(from, to, grown, manifest.run, blocks));
+// `manifest`, but for its sums, is of the grown checkpoint; `was` of the one in `from`.
+absl::Status WriteFolder(const std::string& from, const std::string& to, const Manifest& was, const ModelSpec& grown,
+                         Manifest& manifest, absl::Span<const GrownBlock> blocks) {
+  EPS_RETURN_IF_ERROR(WriteMasters(from, to, was, grown, blocks));
   EPS_RETURN_IF_ERROR(WriteMoments(from, to, grown, manifest.run, blocks));
   EPS_RETURN_IF_ERROR(WriteFileAtomically(PathOf(to, kConfigFile), ModelConfigToJson(grown.config)));
-  for (const absl::string_view name : kSummedFiles) {
+  manifest.files.clear();
+  for (const absl::string_view name : SummedFiles(LayoutOf(grown))) {
     EPS_ASSIGN_OR_RETURN(manifest.files[std::string(name)], SumFile(PathOf(to, name)));
   }
   const std::string text = ManifestToJson(manifest);
@@ -447,10 +466,10 @@ absl::StatusOr<Manifest> GrowCheckpoint(const std::string& folder, absl::Span<co
   }
   const CheckpointDirectory directory(PathOf(out, kCheckpointsFolder));
   EPS_RETURN_IF_ERROR(CheckOut(out, directory));
-  EPS_ASSIGN_OR_RETURN(Manifest manifest, ReadManifest(folder));
-  EPS_ASSIGN_OR_RETURN(const ModelSpec was, BuildModel(manifest.run.model));
-  EPS_ASSIGN_OR_RETURN(ModelSpec grown, BuildGrown(manifest.run.model, blocks));
-  const OptimizerConfig optimizer_was = manifest.run.optimizer;
+  EPS_ASSIGN_OR_RETURN(const Manifest manifest_was, ReadManifest(folder));
+  Manifest manifest = manifest_was;
+  EPS_ASSIGN_OR_RETURN(const ModelSpec was, BuildModel(manifest_was.run.model));
+  EPS_ASSIGN_OR_RETURN(ModelSpec grown, BuildGrown(manifest_was.run.model, blocks));
   EPS_ASSIGN_OR_RETURN(manifest.run, GrownRun(manifest.run, grown.config, overrides));
   const Version version = manifest.state.version;
   if (manifest.run.steps < version.value()) {
@@ -462,7 +481,7 @@ absl::StatusOr<Manifest> GrowCheckpoint(const std::string& folder, absl::Span<co
   EPS_RETURN_IF_ERROR(CheckFreeze(was, grown, blocks));
   EPS_RETURN_IF_ERROR(CheckGates(grown, blocks));
   EPS_ASSIGN_OR_RETURN(manifest.state.updates, GrownUpdates(manifest.state, was, grown, blocks));
-  EPS_RETURN_IF_ERROR(CheckParameterGroups(was, optimizer_was, grown, manifest.run.optimizer, blocks));
+  EPS_RETURN_IF_ERROR(CheckParameterGroups(was, manifest_was.run.optimizer, grown, manifest.run.optimizer, blocks));
   EPS_RETURN_IF_ERROR(VerifyCheckpointFolder(folder));  // reads it whole: what is cheap to refuse comes first
   EPS_RETURN_IF_ERROR(MakeDirs(out));
   EPS_ASSIGN_OR_RETURN(const FileDescriptor lock, LockDirectory(out));  // no daemon writes there meanwhile
@@ -470,7 +489,7 @@ absl::StatusOr<Manifest> GrowCheckpoint(const std::string& folder, absl::Span<co
   EPS_ASSIGN_OR_RETURN(const std::string aside, directory.StartWriting(version));
   // What may fail comes before either is seen.
   const auto write = [&]() -> absl::StatusOr<std::unique_ptr<PendingFile>> {
-    EPS_RETURN_IF_ERROR(WriteFolder(folder, aside, grown, manifest, blocks));
+    EPS_RETURN_IF_ERROR(WriteFolder(folder, aside, manifest_was, grown, manifest, blocks));
     EPS_ASSIGN_OR_RETURN(std::unique_ptr<PendingFile> run_file, PendingFile::Create(PathOf(out, kGrownRunFile)));
     EPS_RETURN_IF_ERROR(run_file->Append(SerializeRunConfig(manifest.run)));
     EPS_RETURN_IF_ERROR(run_file->Sync());

@@ -62,7 +62,7 @@ absl::StatusOr<std::vector<GrownBlock>> StackBlocks(int64_t num_layers, int64_t 
 // without the RunSpec: another folder is to be given then.
 //
 // Memory: of the process, a piece of a file; the files' pages are the system's
-// Time:   three passes over the files: sums, copy, sums
+// Time:   three passes over the files: sums, copy, sums; of a branch's frozen tensors two, whose file is linked where it can be
 // Errors: FAILED_PRECONDITION `out` holds checkpoints, a run.textproto or a source, or is a running daemon's ·
 //         INVALID_ARGUMENT what the model cannot take: kZeroGated in a BERT, more layers than there may be, a tensor that the
 //         grown run's model.freeze would freeze in one of the two models alone, that model.lora.targets would have in one

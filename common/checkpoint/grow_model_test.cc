@@ -100,18 +100,33 @@ Values ReadAll(const std::string& path) {
   return values;
 }
 
+Values ReadWeights(const std::string& folder) {
+  Values values;
+  for (const std::string name : {kModelFile, kTrainedFile, kFrozenFile}) {
+    if (std::filesystem::exists(folder + "/" + name)) values.merge(ReadAll(folder + "/" + name));
+  }
+  return values;
+}
+
 class GrowCheckpointTest : public ::testing::Test {
  protected:
   // A checkpoint whose every tensor has values of its own. wte has more than a piece.
   std::string Write(const RunConfig& run, const RunState& state) {
+    return Write(run, state, LayoutOf(BuildModel(run.model).value()));
+  }
+  std::string Write(const RunConfig& run, const RunState& state, WeightLayout layout) {
     const CheckpointDirectory directory(dir_.File("run/checkpoints"));
     const std::string folder = directory.StartWriting(state.version).value();
     const ModelSpec model = BuildModel(run.model).value();
-    WriteTensors(folder + "/" + kModelFile, MasterEntries(model, run.precision.wire));
+    const std::vector<WeightFile> files = WeightFiles(model, run.precision.wire, layout);
+    for (const WeightFile& file : files) WriteTensors(absl::StrCat(folder, "/", file.name), file.entries);
+    if (files.size() > 1) {
+      EXPECT_OK(WriteFileAtomically(folder + "/" + kIndexFile, WeightIndex(files)));
+    }
     WriteTensors(folder + "/" + kOptimizerFile, MomentEntries(model, run));
     EXPECT_OK(WriteFileAtomically(folder + "/" + kConfigFile, ModelConfigToJson(run.model)));
     Manifest manifest{.run = run, .state = state, .files = {}};
-    for (const absl::string_view name : kSummedFiles) {
+    for (const absl::string_view name : SummedFiles(layout)) {
       manifest.files[std::string(name)] = SumFile(absl::StrCat(folder, "/", name)).value();
     }
     EXPECT_OK(WriteFileAtomically(folder + "/" + kManifestFile, ManifestToJson(manifest)));
@@ -161,7 +176,7 @@ TEST_F(GrowCheckpointTest, EveryTensorAndMomentIsThatOfItsBlock) {
   EXPECT_EQ(grown.run.model.num_layers, 5);
   EXPECT_OK(VerifyCheckpointFolder(grown_folder()));
   EXPECT_THAT(FindCheckpointFolder(dir_.File("grown")), IsOkAndHolds(grown_folder()));
-  const Values was = ReadAll(folder + "/" + kModelFile), now = ReadAll(grown_folder() + "/" + kModelFile);
+  const Values was = ReadWeights(folder), now = ReadWeights(grown_folder());
   const Values moments_was = ReadAll(folder + "/" + kOptimizerFile);
   const Values moments = ReadAll(grown_folder() + "/" + kOptimizerFile);
   EXPECT_EQ(now.size(), was.size() + 2 * 12);
@@ -237,10 +252,24 @@ TEST_F(GrowCheckpointTest, FrozenTensorsStayInTheirWireForm) {
   run.model.freeze = {"transformer.w*", "*.attn.*"};
   const std::string folder = Write(run, StateAt(4));
   ASSERT_OK(Grow(folder, InsertBlocks(3, {{{1, kZeroGated}}}).value()));
-  const Values was = ReadAll(folder + "/" + kModelFile), now = ReadAll(grown_folder() + "/" + kModelFile);
+  EXPECT_FALSE(std::filesystem::equivalent(grown_folder() + "/" + kFrozenFile, folder + "/" + kFrozenFile));
+  const Values was = ReadWeights(folder), now = ReadWeights(grown_folder());
   EXPECT_EQ(now.at("transformer.h.3.attn.c_attn.weight"), was.at("transformer.h.2.attn.c_attn.weight"));
   EXPECT_EQ(now.at("transformer.h.2.attn.c_attn.weight"), was.at("transformer.h.1.attn.c_attn.weight"));
   EXPECT_TRUE(IsZero(now.at("transformer.h.2.attn.c_proj.weight")));  // zero for good
+}
+
+TEST_F(GrowCheckpointTest, ACheckpointWithAllWeightsInOneFileBecomesOneWithWhatIsFrozenApart) {
+  RunConfig run = Run();
+  run.model.freeze = {"transformer.w*", "*.attn.*"};
+  const std::string folder = Write(run, StateAt(4), WeightLayout::kOneFile);
+  ASSERT_OK_AND_ASSIGN(const Manifest branch, Branch(folder, {{"steps", "99"}}));
+  const std::string made = dir_.File("branch/checkpoints/step-00000004");
+  EXPECT_OK(VerifyCheckpointFolder(made));
+  EXPECT_FALSE(std::filesystem::exists(made + "/" + kModelFile));
+  EXPECT_TRUE(ReadAll(made + "/" + kFrozenFile).contains("transformer.h.0.attn.c_attn.weight"));
+  EXPECT_TRUE(ReadAll(made + "/" + kTrainedFile).contains("transformer.h.0.mlp.c_fc.weight"));
+  EXPECT_EQ(ReadWeights(made), ReadWeights(folder));
 }
 
 TEST_F(GrowCheckpointTest, PatternsThatWouldFreezeOthersAreRefused) {
@@ -276,7 +305,7 @@ TEST_F(GrowCheckpointTest, PatternsThatAreAddedMayFreezeTheSameTensorsByTheirNew
   ASSERT_OK_AND_ASSIGN(const Manifest grown, grow({"transformer.h.2.*", "!transformer.h.3.*"}));
   EXPECT_EQ(grown.run.model.freeze,
             (std::vector<std::string>{"*", "!transformer.h.2.*", "transformer.h.2.*", "!transformer.h.3.*"}));
-  const Values was = ReadAll(folder + "/" + kModelFile), now = ReadAll(grown_folder() + "/" + kModelFile);
+  const Values was = ReadWeights(folder), now = ReadWeights(grown_folder());
   EXPECT_EQ(now.at("transformer.h.3.mlp.c_fc.weight"), was.at("transformer.h.2.mlp.c_fc.weight"));
   EXPECT_EQ(now.at("transformer.h.1.mlp.c_fc.weight"), was.at("transformer.h.0.mlp.c_fc.weight"));
   const Values moments = ReadAll(grown_folder() + "/" + kOptimizerFile);
@@ -304,7 +333,7 @@ TEST_F(GrowCheckpointTest, AGatedBlocksAdaptersAddNothingAndCanLearn) {
   const std::string folder = Write(run, StateAt(4));
   ASSERT_OK_AND_ASSIGN(const Manifest grown, Grow(folder, InsertBlocks(3, {{{0, kCopy}, {2, kZeroGated}}}).value()));
   EXPECT_OK(VerifyCheckpointFolder(grown_folder()));
-  const Values was = ReadAll(folder + "/" + kModelFile), now = ReadAll(grown_folder() + "/" + kModelFile);
+  const Values was = ReadWeights(folder), now = ReadWeights(grown_folder());
   EXPECT_EQ(now.size(), was.size() + 2 * (12 + 8));
   int zeros = 0;
   for (const auto& [name, values] : now) {
@@ -426,8 +455,11 @@ TEST_F(GrowCheckpointTest, ABranchHasTheSameTensorsMomentsAndCountsAndOtherField
                                                               {"precision.wire_versions", "1"}}));
   const std::string made = out + "/checkpoints/step-00000004";
   EXPECT_OK(VerifyCheckpointFolder(made));
-  for (const char* file : {kModelFile, kOptimizerFile, kConfigFile}) {
+  for (const absl::string_view file : kSummedFilesWithFrozen) {
     EXPECT_EQ(ReadFile(absl::StrCat(made, "/", file)).value(), ReadFile(absl::StrCat(folder, "/", file)).value())
+        << file;
+    EXPECT_EQ(std::filesystem::equivalent(absl::StrCat(made, "/", file), absl::StrCat(folder, "/", file)),
+              file == kFrozenFile)
         << file;
   }
   RunConfig wanted = was;
@@ -520,7 +552,7 @@ TEST_F(GrowCheckpointTest, ABertGrowsByCopiesAlone) {
   EXPECT_THAT(Grow(folder, InsertBlocks(3, {{{1, kZeroGated}}}).value()),
               StatusIs(absl::StatusCode::kInvalidArgument, "ZERO_GATED: a BERT's block ends with a norm"));
   ASSERT_OK(Grow(folder, InsertBlocks(3, {{{1, kCopy}}}).value()));
-  const Values was = ReadAll(folder + "/" + kModelFile), now = ReadAll(grown_folder() + "/" + kModelFile);
+  const Values was = ReadWeights(folder), now = ReadWeights(grown_folder());
   const std::string behind = ".output.LayerNorm.weight";
   EXPECT_EQ(now.at("bert.encoder.layer.2" + behind), was.at("bert.encoder.layer.1" + behind));
   EXPECT_EQ(now.at("bert.encoder.layer.3" + behind), was.at("bert.encoder.layer.2" + behind));
@@ -536,7 +568,7 @@ TEST_F(GrowCheckpointTest, ALlamaGrowsByItsOwnNames) {
   run.model.d_head = 16;
   const std::string folder = Write(run, StateAt(4));
   ASSERT_OK(Grow(folder, SpreadBlocks(2, 4, kZeroGated).value()));
-  const Values was = ReadAll(folder + "/" + kModelFile), now = ReadAll(grown_folder() + "/" + kModelFile);
+  const Values was = ReadWeights(folder), now = ReadWeights(grown_folder());
   EXPECT_EQ(now.at("model.layers.2.self_attn.q_proj.weight"), was.at("model.layers.1.self_attn.q_proj.weight"));
   for (const char* zero : {"model.layers.1.self_attn.o_proj.weight", "model.layers.3.mlp.down_proj.weight"}) {
     EXPECT_TRUE(IsZero(now.at(zero))) << zero;

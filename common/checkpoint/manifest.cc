@@ -12,6 +12,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "common/base/json_text.h"
@@ -32,12 +33,12 @@ constexpr int64_t kMaxInteger = std::numeric_limits<int64_t>::max();
 constexpr std::array<absl::string_view, 12> kMembers = {
     "format",        "step",          "run",       "files",  "data_position",  "tokens",
     "skipped_steps", "train_seconds", "last_norm", "losses", "gradient_norms", "sha256"};
-constexpr char kDataMember[] = "data";             // from format 3 on
-constexpr char kChoicesMember[] = "choices";       // from format 4 on
-constexpr char kLossScaleMember[] = "loss_scale";  // from format 5 on
-constexpr char kUpdatesMember[] = "updates";       // from format 6 on
+constexpr char kDataMember[] = "data";                   // from format 3 on
+constexpr char kChoicesMember[] = "choices";             // from format 4 on
+constexpr char kLossScaleMember[] = "loss_scale";        // from format 5 on
+constexpr char kUpdatesMember[] = "updates";             // from format 6 on
 constexpr char kDeviceModelsMember[] = "device_models";  // from format 7 on
-constexpr int kMaxDepth = 3;                       // files.<name>.<member>
+constexpr int kMaxDepth = 3;                             // files.<name>.<member>
 constexpr char kCrcMember[] = "crc32_per_mib";
 constexpr size_t kCrcDigits = 8;
 
@@ -193,15 +194,16 @@ absl::StatusOr<FileSum> ReadFileSum(const json& value, const std::string& field,
 
 absl::StatusOr<std::map<std::string, FileSum>> ReadFiles(const json& value, int64_t format) {
   if (!value.is_object()) return Wrong("files", Show(value), "an object");
+  const bool has_frozen = format >= 8 && value.contains(kFrozenFile);
+  const auto names = has_frozen ? absl::Span<const absl::string_view>(kSummedFilesWithFrozen) : kSummedFiles;
   std::map<std::string, FileSum> files;
   for (const auto& [name, sum] : value.items()) {
-    if (std::find(kSummedFiles.begin(), kSummedFiles.end(), name) == kSummedFiles.end()) {
-      return Wrong("files", absl::StrCat("the name ", Show(name)),
-                   "config.json, model.safetensors and optimizer.safetensors");
+    if (std::find(names.begin(), names.end(), name) == names.end()) {
+      return Wrong("files", absl::StrCat("the name ", Show(name)), absl::StrJoin(names, ", "));
     }
     EPS_ASSIGN_OR_RETURN(files[name], ReadFileSum(sum, absl::StrCat("files.", name), format));
   }
-  for (const absl::string_view name : kSummedFiles) {
+  for (const absl::string_view name : names) {
     if (!files.contains(std::string(name))) return Wrong(absl::StrCat("files.", name), "nothing", "there");
   }
   return files;

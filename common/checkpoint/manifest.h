@@ -2,6 +2,7 @@
 #define EPS_COMMON_CHECKPOINT_MANIFEST_H_
 
 #include <array>
+#include <cstddef>
 #include <cstdint>
 #include <map>
 #include <string>
@@ -14,23 +15,31 @@
 
 namespace eps {
 
-// The files of a checkpoint's folder.
+// The files of a checkpoint's folder. The weights are one file; where tensors are frozen they are two and their index, as
+// Hugging Face has them: those that train, and those that do not, whose file a run's checkpoints share (frozen_file.h).
 inline constexpr char kModelFile[] = "model.safetensors";
+inline constexpr char kTrainedFile[] = "model-00001-of-00002.safetensors";
+inline constexpr char kFrozenFile[] = "model-00002-of-00002.safetensors";
+inline constexpr char kIndexFile[] = "model.safetensors.index.json";
 inline constexpr char kOptimizerFile[] = "optimizer.safetensors";
 inline constexpr char kConfigFile[] = "config.json";
 inline constexpr char kManifestFile[] = "manifest.json";
-// Those of which the manifest holds size and sum. With lengths: under -fsanitize=undefined g++ does not know at compile
-// time that the name of an array is not null, which the other constructor asks.
-inline constexpr std::array<absl::string_view, 3> kSummedFiles = {
-    absl::string_view(kConfigFile, sizeof(kConfigFile) - 1),
-    absl::string_view(kModelFile, sizeof(kModelFile) - 1),
-    absl::string_view(kOptimizerFile, sizeof(kOptimizerFile) - 1),
-};
 
-// Of these what a model's weights are read from, with nothing of its training.
-inline constexpr std::array<absl::string_view, 2> kWeightFiles = {kSummedFiles[0], kSummedFiles[1]};
+// With its length: under -fsanitize=undefined g++ does not know at compile time that the name of an array is not null,
+// which the other constructor asks.
+template <size_t N>
+constexpr absl::string_view NameOfFile(const char (&name)[N]) {
+  return absl::string_view(name, N - 1);
+}
 
-inline constexpr int64_t kManifestFormat = 7;
+// Those of which the manifest holds size and sum, and the same where frozen tensors have a file of their own.
+inline constexpr std::array kSummedFiles = {NameOfFile(kConfigFile), NameOfFile(kModelFile),
+                                            NameOfFile(kOptimizerFile)};
+inline constexpr std::array kSummedFilesWithFrozen = {NameOfFile(kConfigFile), NameOfFile(kTrainedFile),
+                                                      NameOfFile(kFrozenFile), NameOfFile(kIndexFile),
+                                                      NameOfFile(kOptimizerFile)};
+
+inline constexpr int64_t kManifestFormat = 8;
 
 // sha256 says whether a file is as it was written, the parts' CRC-32 (zlib's) where it is not.
 inline constexpr int64_t kPartBytes = int64_t{1} << 20;
@@ -47,12 +56,14 @@ struct FileSum {
 struct Manifest {
   RunConfig run;
   RunState state;
-  std::map<std::string, FileSum> files;  // kSummedFiles
+  std::map<std::string, FileSum> files;  // kSummedFiles, or kSummedFilesWithFrozen
+
+  bool has_frozen_file() const { return files.contains(kFrozenFile); }
 };
 
 // manifest.json, a JSON object with these members in this order:
 //
-//   "format"          7
+//   "format"          8
 //   "step"            steps done, which is the version of every blob
 //   "run"             SerializeRunConfig's text
 //   "files"           {"config.json": {"bytes": N, "sha256": "...", "crc32_per_mib": "..."}, ...}
@@ -71,7 +82,7 @@ std::string ManifestToJson(const Manifest& manifest);
 
 // Trusts no byte: every member is there and known, of its type, within its range, and fits the others. Formats 1, which
 // has no crc32_per_mib, 2, which has no "data", 3, which has no "choices", 4, which has no "loss_scale", 5, which has no
-// "updates", and 6, which has no "device_models", are read too.
+// "updates", 6, which has no "device_models", and 7, which has all weights in one file, are read too.
 //
 // Errors: DATA_LOSS naming the field, found and wanted · FAILED_PRECONDITION another format
 absl::StatusOr<Manifest> ParseManifest(const std::string& text);

@@ -145,6 +145,25 @@ TEST(ManifestTest, AnOlderFormatHasNoMemberThatCameLater) {
   }
 }
 
+TEST(ManifestTest, WhatIsFrozenMayHaveAFileOfItsOwnSinceFormat8) {
+  Manifest manifest = Example();
+  EXPECT_FALSE(manifest.has_frozen_file());
+  const FileSum sum = manifest.files.extract(kModelFile).mapped();
+  for (const char* name : {kTrainedFile, kFrozenFile, kIndexFile}) manifest.files[name] = sum;
+  const std::string text = ManifestToJson(manifest);
+  ASSERT_OK_AND_ASSIGN(const Manifest read, ParseManifest(text));
+  EXPECT_TRUE(read.has_frozen_file());
+  EXPECT_EQ(read.files, manifest.files);
+  const auto refused = [&](const std::function<void(ordered_json&)>& edit, const std::string& error) {
+    EXPECT_THAT(ParseManifest(EditManifest(text, edit)), StatusIs(absl::StatusCode::kDataLoss, error));
+  };
+  refused([](ordered_json& m) { m["files"][kModelFile] = m["files"][kFrozenFile]; },
+          "files: found the name \"model.safetensors\", must be config.json, model-00001-of-00002.safetensors, ");
+  refused([](ordered_json& m) { m["files"].erase(kIndexFile); }, "files.model.safetensors.index.json: found nothing");
+  refused([](ordered_json& m) { m["files"].erase(kFrozenFile); }, "must be config.json, model.safetensors, optimizer");
+  refused([](ordered_json& m) { ToOlderFormat(m, 7); }, "must be config.json, model.safetensors, optimizer");
+}
+
 TEST(ManifestTest, NoBlobHadMoreUpdatesThanStepsThatWereNotSkipped) {
   Manifest manifest = Example();
   manifest.state.skipped_steps = 1;
@@ -175,9 +194,9 @@ TEST(ManifestTest, TheLossScaleOfAnFp16RunComesBackAndIsChecked) {
 }
 
 TEST(ManifestTest, AnotherFormatIsNamed) {
-  const std::string text = EditManifest(ManifestToJson(Example()), [](ordered_json& m) { m["format"] = 8; });
-  EXPECT_THAT(ParseManifest(text), StatusIs(absl::StatusCode::kFailedPrecondition, "format: found 8"));
-  EXPECT_THAT(ParseManifest("{\"format\": 9}"), StatusIs(absl::StatusCode::kFailedPrecondition, "format: found 9"));
+  const std::string text = EditManifest(ManifestToJson(Example()), [](ordered_json& m) { m["format"] = 9; });
+  EXPECT_THAT(ParseManifest(text), StatusIs(absl::StatusCode::kFailedPrecondition, "format: found 9"));
+  EXPECT_THAT(ParseManifest("{\"format\": 10}"), StatusIs(absl::StatusCode::kFailedPrecondition, "format: found 10"));
 }
 
 struct BadField {
@@ -276,7 +295,7 @@ TEST(ManifestTest, AFieldThatIsWrongIsNamedWithWhatWasFound) {
       // A length that its list of sums cannot have, however long.
       {"files.model.safetensors.crc32_per_mib: found",
        [](ordered_json& m) { m["files"][kModelFile]["bytes"] = std::numeric_limits<int64_t>::max(); }},
-      {"\"colour\" is no field of format 7", [](ordered_json& m) { m["colour"] = "red"; }},
+      {"\"colour\" is no field of format 8", [](ordered_json& m) { m["colour"] = "red"; }},
   };
   const std::string text = ManifestToJson(Example());
   ASSERT_OK(ParseManifest(EditManifest(text, [](ordered_json&) {})));

@@ -3,17 +3,21 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <memory>
+#include <optional>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/types/span.h"
 #include "common/base/file_util.h"
 #include "common/base/long_work.h"
 #include "common/base/status_macros.h"
 #include "common/checkpoint/checkpoint_files.h"
 #include "common/checkpoint/checkpoint_tensors.h"
+#include "common/checkpoint/frozen_file.h"
 #include "common/formats/safetensors.h"
 #include "common/model/hf_config.h"
 #include "common/numeric/bf16.h"
@@ -27,38 +31,49 @@ namespace {
 
 std::string PathOf(const std::string& folder, absl::string_view file) { return absl::StrCat(folder, "/", file); }
 
-// By blob: the index of its first tensor among all of a file.
-std::vector<size_t> FirstTensors(const ModelSpec& model) {
-  std::vector<size_t> first(model.blobs.size());
-  size_t next = 0;
-  for (const BlobSpec* blob : BlobsInFileOrder(model, /*with_frozen=*/true)) {
-    first[static_cast<size_t>(blob->id.value())] = next;
-    next += blob->tensors.size();
-  }
-  return first;
-}
-
 // ---- Writing ----------------------------------------------------------------------------------------------
 
 // Let go to the disk at a time: enough to keep it busy, and too little for the system to slow down others who write.
 constexpr int64_t kWriteBackBytes = int64_t{32} << 20;
 
+// Whether the frozen tensors are to be written, or their file is there.
+enum class Frozen { kWritten, kLinked };
+
 class TensorFiles {
  public:
-  TensorFiles(const ModelSpec& model, const RunConfig& run, std::unique_ptr<SafetensorsWriter> masters,
-              std::unique_ptr<SafetensorsWriter> moments, PatientThread& patient)
+  TensorFiles(const ModelSpec& model, const RunConfig& run, PatientThread& patient)
       : model_(model),
         wire_(run.precision.wire),
         num_moments_(run.optimizer.num_moments()),
         moment_format_(run.precision.moments),
         moment_bytes_(SizeOf(MomentFileDtype(moment_format_))),
-        first_tensors_(FirstTensors(model)),
-        masters_(std::move(masters)),
-        moments_(std::move(moments)),
+        first_tensors_(model.blobs.size()),
         patient_(patient) {}
+
+  // Errors: the system's, naming the file
+  absl::Status Create(const std::string& folder, const RunConfig& run, absl::Span<const WeightFile> weights,
+                      Frozen frozen) {
+    // What every writer of PyTorch tensors says, and some readers ask for.
+    const std::map<std::string, std::string> metadata = {{"format", "pt"}};
+    for (const WeightFile& file : weights) {
+      size_t next = 0;
+      for (const BlobSpec* blob : file.blobs) {
+        first_tensors_[static_cast<size_t>(blob->id.value())] = next;
+        next += blob->tensors.size();
+      }
+      const bool is_frozen = file.name == kFrozenFile;
+      if (is_frozen && frozen == Frozen::kLinked) continue;
+      std::unique_ptr<SafetensorsWriter>& writer = is_frozen ? frozen_ : masters_;
+      EPS_ASSIGN_OR_RETURN(writer, SafetensorsWriter::Create(PathOf(folder, file.name), file.entries, metadata));
+    }
+    EPS_ASSIGN_OR_RETURN(
+        moments_, SafetensorsWriter::Create(PathOf(folder, kOptimizerFile), MomentEntries(model_, run), metadata));
+    return absl::OkStatus();
+  }
 
   absl::Status WriteChunk(const CapturedChunk& chunk) {
     if (chunk.wire != nullptr) {
+      if (frozen_ == nullptr) return absl::OkStatus();
       EPS_RETURN_IF_ERROR(patient_.Run([&] { return WriteFrozen(chunk); }));
       unsynced_bytes_ += chunk.num_elems * SizeOf(wire_);
     } else {
@@ -72,17 +87,23 @@ class TensorFiles {
     // Where an update waits, the system's memory takes what it can, as fast as it can.
     const bool wait = !patient_.is_awaited();
     return patient_.Run([&]() -> absl::Status {
-      EPS_RETURN_IF_ERROR(masters_->StartWriteBack(wait));
-      return moments_->StartWriteBack(wait);
+      for (SafetensorsWriter* file : files()) EPS_RETURN_IF_ERROR(file->StartWriteBack(wait));
+      return absl::OkStatus();
     });
   }
 
   absl::Status Finish() {
-    EPS_RETURN_IF_ERROR(patient_.Run([&] { return masters_->Finish(); }));
-    return patient_.Run([&] { return moments_->Finish(); });
+    for (SafetensorsWriter* file : files()) EPS_RETURN_IF_ERROR(patient_.Run([&] { return file->Finish(); }));
+    return absl::OkStatus();
   }
 
  private:
+  std::vector<SafetensorsWriter*> files() const {
+    std::vector<SafetensorsWriter*> files = {masters_.get(), moments_.get()};
+    if (frozen_ != nullptr) files.push_back(frozen_.get());
+    return files;
+  }
+
   // Calls `write(which tensor of the blob, first element in the tensor, first element in the chunk, number of elements)`
   // for each tensor of which the chunk has some. The padding between tensors is in no file.
   template <typename WritePiece>
@@ -127,8 +148,8 @@ class TensorFiles {
   absl::Status WriteFrozen(const CapturedChunk& chunk) {
     const int64_t elem_bytes = SizeOf(wire_);
     return ForEachTensorOf(chunk, [&](size_t tensor, int64_t first_elem, int64_t chunk_elem, int64_t num_elems) {
-      return masters_->Write(first_tensors_[static_cast<size_t>(chunk.blob.value())] + tensor, first_elem * elem_bytes,
-                             {chunk.wire + chunk_elem * elem_bytes, static_cast<size_t>(num_elems * elem_bytes)});
+      return frozen_->Write(first_tensors_[static_cast<size_t>(chunk.blob.value())] + tensor, first_elem * elem_bytes,
+                            {chunk.wire + chunk_elem * elem_bytes, static_cast<size_t>(num_elems * elem_bytes)});
     });
   }
 
@@ -137,25 +158,22 @@ class TensorFiles {
   const Dtype wire_;
   const int num_moments_;
   const MomentFormat moment_format_;
-  const int64_t moment_bytes_;  // of an element, in the file
-  const std::vector<size_t> first_tensors_;
-  const std::unique_ptr<SafetensorsWriter> masters_;
-  const std::unique_ptr<SafetensorsWriter> moments_;
+  const int64_t moment_bytes_;         // of an element, in the file
+  std::vector<size_t> first_tensors_;  // by blob: the index of its first tensor in its file of weights
+  std::unique_ptr<SafetensorsWriter> masters_;
+  std::unique_ptr<SafetensorsWriter> frozen_;  // null: none is frozen, or their file is there
+  std::unique_ptr<SafetensorsWriter> moments_;
   PatientThread& patient_;
   std::vector<Bf16> decoded_;  // a chunk's moment, while it is written
   int64_t unsynced_bytes_ = 0;
 };
 
 absl::Status WriteTensors(const std::string& folder, StateCapture& capture, const ModelSpec& model,
-                          const RunConfig& run, PatientThread& patient) {
+                          const RunConfig& run, absl::Span<const WeightFile> weights, Frozen frozen,
+                          PatientThread& patient) {
   EPS_CHECK(capture.num_moments() == run.optimizer.num_moments() && capture.moment_format() == run.precision.moments);
-  // What every writer of PyTorch tensors says, and some readers ask for.
-  const std::map<std::string, std::string> metadata = {{"format", "pt"}};
-  EPS_ASSIGN_OR_RETURN(auto masters, SafetensorsWriter::Create(PathOf(folder, kModelFile),
-                                                               MasterEntries(model, run.precision.wire), metadata));
-  EPS_ASSIGN_OR_RETURN(auto moments,
-                       SafetensorsWriter::Create(PathOf(folder, kOptimizerFile), MomentEntries(model, run), metadata));
-  TensorFiles files(model, run, std::move(masters), std::move(moments), patient);
+  TensorFiles files(model, run, patient);
+  EPS_RETURN_IF_ERROR(files.Create(folder, run, weights, frozen));
   for (capture.Fill(); capture.front() != nullptr; capture.Fill()) {
     EPS_RETURN_IF_ERROR(files.WriteChunk(*capture.front()));
     capture.Pop();
@@ -210,10 +228,18 @@ absl::StatusOr<std::unique_ptr<SafetensorsReader>> OpenTensors(const std::string
   return file;
 }
 
-int64_t DataBytes(const SafetensorsReader& file) {
-  int64_t num_bytes = 0;
-  for (const SafetensorsEntry& tensor : file.entries()) num_bytes += tensor.num_bytes;
-  return num_bytes;
+// Where a store has a tensor.
+struct Place {
+  BlobId blob;
+  const TensorSpec* tensor;
+};
+
+std::map<std::string, Place> PlacesByName(const ModelSpec& model) {
+  std::map<std::string, Place> places;
+  for (const BlobSpec& blob : model.blobs) {
+    for (const TensorSpec& tensor : blob.tensors) places.emplace(tensor.name, Place{blob.id, &tensor});
+  }
+  return places;
 }
 
 // What is read and stored at once.
@@ -228,15 +254,16 @@ struct Piece {
 };
 
 // Adds a tensor of `file`.
-void AddPieces(const SafetensorsReader& file, const std::string& name, BlobId blob, const TensorSpec& tensor,
-               int moment, std::vector<Piece>& pieces) {
+void AddPieces(const SafetensorsReader& file, const std::string& name, const Place& place, int moment,
+               std::vector<Piece>& pieces) {
   const SafetensorsEntry& stored = *file.Find(name);
+  const TensorSpec& tensor = *place.tensor;
   const int64_t elem_bytes = stored.num_bytes / tensor.num_elems();
   for (int64_t first = 0; first < tensor.num_elems(); first += kChunkElems) {
     const int64_t num_elems = std::min(kChunkElems, tensor.num_elems() - first);
     pieces.push_back({.file = &file,
                       .stored = &stored,
-                      .blob = blob,
+                      .blob = place.blob,
                       .moment = moment,
                       .first_elem = first,
                       .num_elems = num_elems,
@@ -247,21 +274,38 @@ void AddPieces(const SafetensorsReader& file, const std::string& name, BlobId bl
 
 }  // namespace
 
-absl::Status WriteCheckpointFolder(const std::string& folder, StateCapture& capture, const ModelSpec& model,
-                                   const RunConfig& run, const RunState& state, PatientThread& patient) {
-  EPS_RETURN_IF_ERROR(WriteTensors(folder, capture, model, run, patient));
+absl::StatusOr<Manifest> WriteCheckpointFolder(const std::string& folder, StateCapture& capture, const ModelSpec& model,
+                                               const RunConfig& run, const RunState& state,
+                                               const std::optional<FrozenFile>& frozen, PatientThread& patient) {
+  const WeightLayout layout = LayoutOf(model);
+  const std::vector<WeightFile> weights = WeightFiles(model, run.precision.wire, layout);
+  bool is_linked = false;
+  if (layout == WeightLayout::kFrozenApart && frozen.has_value()) {
+    EPS_ASSIGN_OR_RETURN(is_linked, frozen->LinkInto(folder));
+  }
+  EPS_RETURN_IF_ERROR(
+      WriteTensors(folder, capture, model, run, weights, is_linked ? Frozen::kLinked : Frozen::kWritten, patient));
+  if (layout == WeightLayout::kFrozenApart) {
+    EPS_RETURN_IF_ERROR(WriteFileAtomically(PathOf(folder, kIndexFile), WeightIndex(weights)));
+  }
   EPS_RETURN_IF_ERROR(WriteFileAtomically(PathOf(folder, kConfigFile), ModelConfigToJson(model.config)));
   Manifest manifest{.run = run, .state = state, .files = {}};
-  for (const absl::string_view name : kSummedFiles) {
-    EPS_ASSIGN_OR_RETURN(manifest.files[std::string(name)], SumPatiently(PathOf(folder, name), patient));
+  for (const absl::string_view name : SummedFiles(layout)) {
+    FileSum& sum = manifest.files[std::string(name)];
+    if (is_linked && name == kFrozenFile) {
+      sum = frozen->sum();
+    } else {
+      EPS_ASSIGN_OR_RETURN(sum, SumPatiently(PathOf(folder, name), patient));
+    }
   }
-  return WriteManifest(folder, manifest);  // not patiently: it allocates much, and is short
+  EPS_RETURN_IF_ERROR(WriteManifest(folder, manifest));  // not patiently: it allocates much, and is short
+  return manifest;
 }
 
 absl::StatusOr<Manifest> ReadManifestOfWholeWeights(const std::string& folder, LongWork* work) {
   EPS_ASSIGN_OR_RETURN(Manifest manifest, ReadManifest(folder));
   EPS_RETURN_IF_ERROR(CheckSizes(folder, manifest));
-  EPS_RETURN_IF_ERROR(CheckSums(folder, manifest, kWeightFiles, work));
+  EPS_RETURN_IF_ERROR(CheckSums(folder, manifest, CheckedFiles::kWeights, work));
   return manifest;
 }
 
@@ -271,28 +315,31 @@ absl::Status LoadTensors(const std::string& folder, const ModelSpec& model, cons
   ModelConfig config = model.config;
   config.freeze = manifest.run.model.freeze;
   EPS_ASSIGN_OR_RETURN(const ModelSpec written, BuildModel(config));
-  const std::vector<SafetensorsEntry> master_entries = MasterEntries(written, manifest.run.precision.wire);
-  const std::vector<SafetensorsEntry> moment_entries = MomentEntries(model, manifest.run);
-  EPS_ASSIGN_OR_RETURN(const auto masters, OpenTensors(PathOf(folder, kModelFile), master_entries));
-  std::unique_ptr<SafetensorsReader> moments;
+  const std::map<std::string, Place> places = PlacesByName(model);
+  std::vector<std::unique_ptr<SafetensorsReader>> files;
+  std::vector<Piece> pieces;  // as they lie in the files
+  for (const WeightFile& file : WeightFiles(written, manifest.run.precision.wire, LayoutOf(manifest))) {
+    EPS_ASSIGN_OR_RETURN(auto masters, OpenTensors(PathOf(folder, file.name), file.entries));
+    for (const SafetensorsEntry& entry : file.entries) {
+      AddPieces(*masters, entry.name, places.at(entry.name), -1, pieces);
+    }
+    files.push_back(std::move(masters));
+  }
   if (what == LoadWhat::kMastersAndMoments) {
     EPS_CHECK(store.num_moments() == num_moments && store.moment_format() == manifest.run.precision.moments);
-    EPS_ASSIGN_OR_RETURN(moments, OpenTensors(PathOf(folder, kOptimizerFile), moment_entries));
-  }
-  std::vector<Piece> pieces;
-  auto moment = moment_entries.begin();
-  for (const BlobSpec* blob : BlobsInFileOrder(model, /*with_frozen=*/true)) {
-    for (const TensorSpec& tensor : blob->tensors) AddPieces(*masters, tensor.name, blob->id, tensor, -1, pieces);
-  }
-  for (const BlobSpec* blob : BlobsInFileOrder(model, /*with_frozen=*/false)) {
-    if (moments == nullptr) break;
-    for (const TensorSpec& tensor : blob->tensors) {
-      for (int i = 0; i < num_moments; ++i) AddPieces(*moments, moment++->name, blob->id, tensor, i, pieces);
+    const std::vector<SafetensorsEntry> entries = MomentEntries(model, manifest.run);
+    EPS_ASSIGN_OR_RETURN(auto moments, OpenTensors(PathOf(folder, kOptimizerFile), entries));
+    auto entry = entries.begin();
+    for (const BlobSpec* blob : TrainedBlobs(model)) {
+      for (const TensorSpec& tensor : blob->tensors) {
+        for (int i = 0; i < num_moments; ++i) AddPieces(*moments, entry++->name, {blob->id, &tensor}, i, pieces);
+      }
     }
+    files.push_back(std::move(moments));
   }
-  if (work != nullptr) {
-    work->Begin("reading the checkpoint", DataBytes(*masters) + (moments == nullptr ? 0 : DataBytes(*moments)));
-  }
+  int64_t num_bytes = 0;
+  for (const Piece& piece : pieces) num_bytes += piece.num_bytes;
+  if (work != nullptr) work->Begin("reading the checkpoint", num_bytes);
   return LoadOnThreads(pieces.size(), threads, [&](size_t i, absl::Span<float> buffer) -> absl::Status {
     const Piece& piece = pieces[i];
     const auto values = buffer.subspan(0, static_cast<size_t>(piece.num_elems));

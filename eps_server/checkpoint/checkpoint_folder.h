@@ -1,10 +1,12 @@
 #ifndef EPS_SERVER_CHECKPOINT_CHECKPOINT_FOLDER_H_
 #define EPS_SERVER_CHECKPOINT_CHECKPOINT_FOLDER_H_
 
+#include <optional>
 #include <string>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "common/checkpoint/frozen_file.h"
 #include "common/checkpoint/manifest.h"
 #include "common/checkpoint/run_state.h"
 #include "common/model/model_spec.h"
@@ -21,15 +23,17 @@ namespace eps::server {
 
 // One checkpoint's folder, from a store and into one. common/checkpoint/checkpoint_files.h checks its files.
 
-// Writes the four files into the empty folder `folder`, synced; the sums in the manifest are of what is read back, and
-// every file has the size that it must have. Takes every chunk of
-// `capture`, which is made for state.version. What needs a core or the disk goes through `patient`, piece by piece.
+// Writes a checkpoint's files into the empty folder `folder`, synced, and returns its manifest; the sums in that are of what
+// is read back, and every file has the size that it must have. Takes every chunk of `capture`, which is made for
+// state.version. `frozen`, of an earlier checkpoint of the run: is linked where it can be, instead of being written again.
+// What needs a core or the disk goes through `patient`, piece by piece.
 // Memory: of the system, at most 2 * 32 MiB that wait for the disk as long as nobody waits for `patient`; of this
 //         process, a part that is read back (1 MiB) and the manifest
 // Errors: the system's, naming the file · CANCELLED as `patient` says · DATA_LOSS a file is shorter than what was written ·
 //         INVALID_ARGUMENT a run or state that no reader would take
-absl::Status WriteCheckpointFolder(const std::string& folder, StateCapture& capture, const ModelSpec& model,
-                                   const RunConfig& run, const RunState& state, PatientThread& patient);
+absl::StatusOr<Manifest> WriteCheckpointFolder(const std::string& folder, StateCapture& capture, const ModelSpec& model,
+                                               const RunConfig& run, const RunState& state,
+                                               const std::optional<FrozenFile>& frozen, PatientThread& patient);
 
 // The manifest of a checkpoint whose weights are whole, byte for byte; its moments are not looked at. `work` as below.
 // Errors: ReadManifest's, CheckSizes', CheckSums'

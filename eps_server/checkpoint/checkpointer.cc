@@ -1,6 +1,7 @@
 #include "eps_server/checkpoint/checkpointer.h"
 
 #include <functional>
+#include <optional>
 #include <utility>
 
 #include "absl/base/thread_annotations.h"
@@ -13,6 +14,7 @@
 #include "common/base/status_macros.h"
 #include "common/checkpoint/checkpoint_directory.h"
 #include "common/checkpoint/checkpoint_files.h"
+#include "common/checkpoint/frozen_file.h"
 #include "common/checkpoint/manifest.h"
 #include "common/checkpoint/resumed_run.h"
 #include "common/checkpoint/update_counts.h"
@@ -56,7 +58,8 @@ class FolderCheckpointer final : public Checkpointer {
   absl::StatusOr<RunState> LoadLatest(Store& store, int threads, LongWork* work) override {
     EPS_ASSIGN_OR_RETURN(const Version version, FindNewestCheckpoint(directory_));
     const std::string folder = directory_.FolderOf(version);
-    absl::StatusOr<Manifest> manifest = CheckForResume(version, folder, work);
+    std::optional<FrozenFile> frozen;
+    absl::StatusOr<Manifest> manifest = CheckForResume(version, folder, frozen, work);
     absl::Status status = manifest.status();
     if (status.ok())
       status = LoadTensors(folder, model_, *manifest, LoadWhat::kMastersAndMoments, threads, store, work);
@@ -65,6 +68,7 @@ class FolderCheckpointer final : public Checkpointer {
       return absl::DataLossError(absl::StrCat(status.message(), "; ", WhatToDo(version)));
     }
     EPS_RETURN_IF_ERROR(status);
+    frozen_ = std::move(frozen);
     SetLatestPath(folder);
     return std::move(manifest->state);
   }
@@ -83,7 +87,9 @@ class FolderCheckpointer final : public Checkpointer {
         {.is_awaited = capture.is_awaited, .is_cancelled = capture.is_cancelled, .allowance = kPromptWriting});
     if (claim_ != nullptr) EPS_RETURN_IF_ERROR(claim_());
     EPS_ASSIGN_OR_RETURN(const std::string aside, directory_.StartWriting(state.version));
-    absl::Status status = WriteCheckpointFolder(aside, copied, model_, run_, state, patient);
+    const absl::StatusOr<Manifest> manifest =
+        WriteCheckpointFolder(aside, copied, model_, run_, state, frozen_, patient);
+    absl::Status status = manifest.status();
     if (status.ok()) status = directory_.FinishWriting(state.version);
     if (!status.ok()) {
       directory_.AbandonWriting(state.version);
@@ -91,6 +97,7 @@ class FolderCheckpointer final : public Checkpointer {
     }
     std::string path = directory_.FolderOf(state.version);
     SetLatestPath(path);
+    frozen_ = FrozenFileOf(path, *manifest);
     const absl::Status removed = patient.Run([this, too_many = TooMany(state)] {
       for (const Version version : too_many) {
         const absl::Status status = directory_.Remove(version);
@@ -102,8 +109,17 @@ class FolderCheckpointer final : public Checkpointer {
     return path;
   }
 
-  // Everything but the tensors' names, before anything is stored.
-  absl::StatusOr<Manifest> CheckForResume(Version version, const std::string& folder, LongWork* work) const {
+  // Nothing where none is frozen, or it cannot be said which file that is: the next checkpoint has its own.
+  static std::optional<FrozenFile> FrozenFileOf(const std::string& folder, const Manifest& manifest) {
+    if (!manifest.has_frozen_file()) return std::nullopt;
+    absl::StatusOr<FrozenFile> frozen = FrozenFile::Of(folder, manifest.files.at(kFrozenFile));
+    if (!frozen.ok()) return std::nullopt;
+    return *std::move(frozen);
+  }
+
+  // Everything but the tensors' names, before anything is stored. `frozen` becomes the folder's.
+  absl::StatusOr<Manifest> CheckForResume(Version version, const std::string& folder, std::optional<FrozenFile>& frozen,
+                                          LongWork* work) const {
     EPS_ASSIGN_OR_RETURN(Manifest manifest, ReadManifest(folder));
     const std::vector<std::string> differences = DifferencesThatMatter(manifest, run_);
     if (!differences.empty()) {
@@ -119,7 +135,8 @@ class FolderCheckpointer final : public Checkpointer {
     }
     EPS_RETURN_IF_ERROR_WITH(UpdatesOfBlobs(manifest.state, model_).status(), absl::StrCat(folder, "/", kManifestFile));
     EPS_RETURN_IF_ERROR(CheckSizes(folder, manifest));
-    EPS_RETURN_IF_ERROR(CheckSums(folder, manifest, kSummedFiles, work));
+    frozen = FrozenFileOf(folder, manifest);  // before it is read: a change from here on is seen
+    EPS_RETURN_IF_ERROR(CheckSums(folder, manifest, CheckedFiles::kAll, work));
     return manifest;
   }
 
@@ -180,6 +197,7 @@ class FolderCheckpointer final : public Checkpointer {
 
   const std::function<absl::Status()> claim_;    // null: nothing is asked
   const std::unique_ptr<CaptureBuffer> buffer_;  // used by Write alone
+  std::optional<FrozenFile> frozen_;  // of the checkpoint that was loaded, or written last; used by these alone
 
   mutable Mutex mu_;
   std::string latest_path_ ABSL_GUARDED_BY(mu_);

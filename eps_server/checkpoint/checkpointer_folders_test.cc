@@ -2,12 +2,14 @@
 
 #include "eps_server/checkpoint/checkpointer.h"
 
+#include <fcntl.h>
 #include <signal.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 #include <filesystem>
 #include <memory>
 #include <string>
@@ -18,6 +20,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/file_util.h"
 #include "common/base/ids.h"
+#include "common/checkpoint/checkpoint_files.h"
 #include "common/checkpoint/manifest.h"
 #include "common/checkpoint/run_state.h"
 #include "common/checkpoint/testing.h"
@@ -206,9 +209,13 @@ TEST(CheckpointerFoldersTest, AWriteThatFailsLeavesWhatStoodBefore) {
   }
 }
 
-TEST(CheckpointerFoldersTest, KilledAtAnyMomentACommittedCheckpointIsLoaded) {
+class KilledTest : public ::testing::TestWithParam<bool> {};
+INSTANTIATE_TEST_SUITE_P(WithFrozenTensors, KilledTest, ::testing::Bool());
+
+TEST_P(KilledTest, AtAnyMomentACommittedCheckpointIsLoaded) {
   RunConfig run = SmallRun();
   run.checkpoint.keep = 1;
+  if (GetParam()) run.model.freeze = {"*.attn.*"};
   const Fixture f(run);
   for (int round = 0; round < 12; ++round) {
     int ready[2];
@@ -231,6 +238,77 @@ TEST(CheckpointerFoldersTest, KilledAtAnyMomentACommittedCheckpointIsLoaded) {
     ExpectSameTensors(f.model, *f.StoreAt(state.version.value()), *loaded, state.version);
     for (const std::string& name : Names(f.directory)) EXPECT_FALSE(absl::StartsWith(name, ".")) << name;
   }
+}
+
+// ---- What is frozen ---------------------------------------------------------------------------------------
+
+RunConfig RunWithFrozen() {
+  RunConfig run = SmallRun();
+  run.model.freeze = {"*.wte.weight", "*.attn.*"};
+  return run;
+}
+
+std::string FrozenIn(const Fixture& f, int64_t step) { return f.FolderOf(step) + "/" + kFrozenFile; }
+
+bool AreOneFile(const Fixture& f, int64_t a, int64_t b) {
+  return std::filesystem::equivalent(FrozenIn(f, a), FrozenIn(f, b));
+}
+
+// Writes into a file where it lies, as no program of this project does.
+void DamageInPlace(const std::string& path) {
+  ASSERT_OK_AND_ASSIGN(const FileDescriptor file, OpenFile(path, O_WRONLY));
+  ASSERT_OK(WriteAt(file, path, 5000, "damage"));
+}
+
+TEST(CheckpointerFoldersTest, WhatIsFrozenIsWrittenOnceAndStaysWhileACheckpointHasIt) {
+  const Fixture f(RunWithFrozen());
+  const std::unique_ptr<Checkpointer> checkpointer = f.Open();
+  for (const int64_t step : {1, 2, 3, 3, 5}) f.WriteAt(*checkpointer, step);
+  EXPECT_EQ(Names(f.directory), (std::vector<std::string>{"latest", "step-00000003", "step-00000005"}));
+  EXPECT_TRUE(AreOneFile(f, 3, 5));
+  EXPECT_EQ(std::filesystem::hard_link_count(FrozenIn(f, 5)), 2u);
+  EXPECT_NE(ReadFile(f.FolderOf(3) + "/" + kTrainedFile), ReadFile(f.FolderOf(5) + "/" + kTrainedFile));
+  for (const int64_t step : {3, 5}) EXPECT_OK(VerifyCheckpointFolder(f.FolderOf(step)));
+
+  const std::unique_ptr<Checkpointer> resumed = f.Open();
+  const std::unique_ptr<Store> loaded = Store::Create(f.model, f.run).value();
+  ASSERT_OK(resumed->LoadLatest(*loaded));
+  ExpectSameTensors(f.model, *f.StoreAt(5), *loaded, Version(5));
+  f.WriteAt(*resumed, 6);
+  EXPECT_TRUE(AreOneFile(f, 5, 6));
+
+  // Of a run that began anew there it is not known whether it is the same.
+  f.WriteAt(*f.Open(), 7);
+  EXPECT_FALSE(AreOneFile(f, 6, 7));
+  EXPECT_EQ(ReadFile(FrozenIn(f, 6)), ReadFile(FrozenIn(f, 7)));
+}
+
+TEST(CheckpointerFoldersTest, WhatIsFrozenIsWrittenAnewWhereItIsNotWhatWasWritten) {
+  const Fixture f(RunWithFrozen());
+  const std::unique_ptr<Checkpointer> checkpointer = f.Open();
+  f.WriteAt(*checkpointer, 1);
+  const std::string good = ReadFile(FrozenIn(f, 1)).value();
+  DamageInPlace(FrozenIn(f, 1));
+  // As if it was later than the clock of file times can tell.
+  std::filesystem::last_write_time(FrozenIn(f, 1),
+                                   std::filesystem::last_write_time(FrozenIn(f, 1)) + std::chrono::seconds(1));
+  f.WriteAt(*checkpointer, 2);
+  EXPECT_FALSE(AreOneFile(f, 1, 2));
+  EXPECT_THAT(ReadFile(FrozenIn(f, 2)), IsOkAndHolds(good));
+  EXPECT_THAT(VerifyCheckpointFolder(f.FolderOf(1)), StatusIs(absl::StatusCode::kDataLoss, kFrozenFile));
+  std::filesystem::remove_all(f.directory);
+  f.WriteAt(*checkpointer, 3);
+  EXPECT_OK(VerifyCheckpointFolder(f.FolderOf(3)));
+}
+
+TEST(CheckpointerFoldersTest, DamageToWhatAllCheckpointsShareIsNamedAndNoneIsOffered) {
+  const Fixture f(RunWithFrozen());
+  const std::unique_ptr<Checkpointer> checkpointer = f.Open();
+  for (const int64_t step : {1, 2}) f.WriteAt(*checkpointer, step);
+  DamageInPlace(FrozenIn(f, 1));
+  const absl::Status status = f.Load().status();
+  EXPECT_THAT(status, StatusIs(absl::StatusCode::kDataLoss, FrozenIn(f, 2) + ": found sha256"));
+  EXPECT_THAT(status, StatusIs(absl::StatusCode::kDataLoss, "there is no other whole checkpoint in " + f.directory));
 }
 
 // ---- Damage -----------------------------------------------------------------------------------------------

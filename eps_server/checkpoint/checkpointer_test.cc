@@ -11,9 +11,12 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "common/base/file_util.h"
 #include "common/base/ids.h"
+#include "common/checkpoint/checkpoint_files.h"
+#include "common/checkpoint/checkpoint_tensors.h"
 #include "common/checkpoint/manifest.h"
 #include "common/checkpoint/run_state.h"
 #include "common/checkpoint/testing.h"
@@ -105,12 +108,15 @@ TEST(CheckpointerTest, OfAFrozenTensorTheWireFormIsWrittenAndComesBack) {
     RunState state = StateAt(7);
     state.loss_scale = FirstLossScale(run.precision.loss_scale);
     ASSERT_OK(f.Open()->Write(*written, state, {AllBlobs(f.model), [](BlobId) {}}));
-    ASSERT_OK_AND_ASSIGN(const auto masters, SafetensorsReader::Open(f.FolderOf(7) + "/model.safetensors"));
+    ASSERT_OK_AND_ASSIGN(const auto masters, SafetensorsReader::Open(f.FolderOf(7) + "/" + kTrainedFile));
+    ASSERT_OK_AND_ASSIGN(const auto frozen, SafetensorsReader::Open(f.FolderOf(7) + "/" + kFrozenFile));
     ASSERT_OK_AND_ASSIGN(const auto moments, SafetensorsReader::Open(f.FolderOf(7) + "/optimizer.safetensors"));
+    EXPECT_FALSE(std::filesystem::exists(f.FolderOf(7) + "/" + kModelFile));
     const absl::string_view name = DtypeName(wire);
-    EXPECT_EQ(masters->Find("transformer.h.1.attn.c_attn.weight")->dtype, std::string(name));
+    EXPECT_EQ(frozen->Find("transformer.h.1.attn.c_attn.weight")->dtype, std::string(name));
+    EXPECT_EQ(frozen->Find("transformer.h.1.mlp.c_fc.weight"), nullptr);
     EXPECT_EQ(masters->Find("transformer.h.1.mlp.c_fc.weight")->dtype, "F32");
-    EXPECT_EQ(masters->Find("transformer.h.1.mlp.c_fc.weight")->offset_bytes % 4, 0);
+    EXPECT_EQ(masters->Find("transformer.h.1.attn.c_attn.weight"), nullptr);
     EXPECT_EQ(moments->Find("exp_avg.transformer.h.1.attn.c_attn.weight"), nullptr);
     EXPECT_NE(moments->Find("exp_avg.transformer.h.1.mlp.c_fc.weight"), nullptr);
     const std::unique_ptr<Store> loaded = Store::Create(f.model, f.run).value();
@@ -134,11 +140,13 @@ TEST(CheckpointerTest, AdaptersComeBackAlsoWhereTheyAreFrozenAsOfAnEvaluation) {
   const Fixture f(run);
   const std::unique_ptr<Store> written = f.StoreAt(7);
   const std::string folder = f.WriteAt(*f.Open(), 7);
-  ASSERT_OK_AND_ASSIGN(const auto masters, SafetensorsReader::Open(folder + "/model.safetensors"));
+  ASSERT_OK_AND_ASSIGN(const auto masters, SafetensorsReader::Open(folder + "/" + kTrainedFile));
+  ASSERT_OK_AND_ASSIGN(const auto frozen_masters, SafetensorsReader::Open(folder + "/" + kFrozenFile));
   ASSERT_OK_AND_ASSIGN(const auto moments, SafetensorsReader::Open(folder + "/optimizer.safetensors"));
   const std::string name = "transformer.h.1.attn.c_attn.";
+  EXPECT_EQ(masters->entries().size(), 2u * 2 * 2);
   EXPECT_EQ(masters->Find(name + "lora_B.weight")->dtype, "F32");
-  EXPECT_EQ(masters->Find(name + "weight")->dtype, "BF16");
+  EXPECT_EQ(frozen_masters->Find(name + "weight")->dtype, "BF16");
   EXPECT_EQ(moments->entries().size(), 2u * 2 * 2 * 2);  // of two blocks' two products two tensors, two of each
   EXPECT_EQ(ModelFolder::Open(folder).value()->model().config.lora, run.model.lora);
   const std::unique_ptr<Store> loaded = Store::Create(f.model, run).value();
@@ -173,6 +181,47 @@ TEST(CheckpointerTest, AdaptersComeBackAlsoWhereTheyAreFrozenAsOfAnEvaluation) {
   other.model.lora.alpha = 5;
   EXPECT_THAT(Checkpointer::Create(f.directory, f.model, other).value()->LoadLatest(*loaded),
               StatusIs(absl::StatusCode::kFailedPrecondition, "model.lora.alpha: was 4, now 5"));
+}
+
+// Makes it a checkpoint as they were until format 7: all weights in one file.
+void ToOneFile(const std::string& folder, const ModelSpec& model, const RunConfig& run) {
+  const std::vector<WeightFile> files = WeightFiles(model, run.precision.wire, WeightLayout::kFrozenApart);
+  const WeightFile whole = WeightFiles(model, run.precision.wire, WeightLayout::kOneFile).front();
+  const auto in = [&](absl::string_view name) { return absl::StrCat(folder, "/", name); };
+  ASSERT_OK_AND_ASSIGN(const auto writer, SafetensorsWriter::Create(in(kModelFile), whole.entries, {}));
+  size_t next = 0;
+  for (const WeightFile& file : files) {
+    ASSERT_OK_AND_ASSIGN(const auto reader, SafetensorsReader::Open(in(file.name)));
+    for (const SafetensorsEntry& entry : file.entries) {
+      ASSERT_OK(writer->Write(next++, 0, reader->Data(*reader->Find(entry.name))));
+    }
+  }
+  ASSERT_OK(writer->Finish());
+  ASSERT_OK_AND_ASSIGN(Manifest manifest, ReadManifest(folder));
+  for (const char* name : {kTrainedFile, kFrozenFile, kIndexFile}) {
+    std::filesystem::remove(in(name));
+    manifest.files.erase(name);
+  }
+  manifest.files[kModelFile] = SumFile(in(kModelFile)).value();
+  ASSERT_OK(WriteFileAtomically(
+      in(kManifestFile), EditManifest(ManifestToJson(manifest), [](auto& object) { ToOlderFormat(object, 7); })));
+}
+
+TEST(CheckpointerTest, OneThatHasWhatIsFrozenInTheSameFileIsLoadedToo) {
+  RunConfig run = SmallRun();
+  run.model.freeze = {"*.attn.*", "*.wte.weight"};
+  const Fixture f(run);
+  const std::string folder = f.WriteAt(*f.Open(), 3);
+  ToOneFile(folder, f.model, run);
+  const std::unique_ptr<Checkpointer> checkpointer = f.Open();
+  const std::unique_ptr<Store> loaded = Store::Create(f.model, run).value();
+  ASSERT_OK(checkpointer->LoadLatest(*loaded));
+  ExpectSameTensors(f.model, *f.StoreAt(3), *loaded, Version(3));
+  EXPECT_EQ(Names(f.FolderOf(3)), (std::vector<std::string>{kConfigFile, kManifestFile, kModelFile, kOptimizerFile}));
+  f.WriteAt(*checkpointer, 5);
+  EXPECT_EQ(Names(f.FolderOf(5)), (std::vector<std::string>{kConfigFile, kManifestFile, kTrainedFile, kFrozenFile,
+                                                            kIndexFile, kOptimizerFile}));
+  ASSERT_OK(checkpointer->LoadLatest(*Store::Create(f.model, run).value()));
 }
 
 TEST(CheckpointerTest, TensorsHaveTheirUsualNames) {

@@ -96,7 +96,7 @@ absl::Status CheckStepFolder(const std::string& folder, LongWork* work) {
   EPS_ASSIGN_OR_RETURN(const Manifest manifest, ReadManifest(folder));
   EPS_RETURN_IF_ERROR(CheckConfig(folder, manifest));
   EPS_RETURN_IF_ERROR(CheckSizes(folder, manifest));
-  return CheckSums(folder, manifest, kWeightFiles, work);
+  return CheckSums(folder, manifest, CheckedFiles::kWeights, work);
 }
 
 // Adapters that begin anew were asked for, and there are hundreds of their tensors.

@@ -50,7 +50,7 @@ std::unique_ptr<Store> FilledStore(const ModelSpec& model, const RunConfig& run,
       std::vector<float> values(static_cast<size_t>(tensor.num_elems()));
       for (int kind = -1; kind < (blob.frozen ? 0 : store->num_moments()); ++kind) {
         for (size_t i = 0; i < values.size(); ++i) {
-          values[i] = ValueAt(seed, blob.id, kind, tensor.offset_elems + static_cast<int64_t>(i));
+          values[i] = ValueAt(blob.frozen ? 0 : seed, blob.id, kind, tensor.offset_elems + static_cast<int64_t>(i));
         }
         if (kind < 0) {
           store->LoadMaster(blob.id, version, tensor.offset_elems, values);

@@ -14,7 +14,7 @@
 namespace eps::server {
 
 // A store at `version`, every blob published; masters and moments are odd numbers made from `seed`, denormals,
-// -0 and the largest ones among them. Padding is zero.
+// -0 and the largest ones among them. Padding is zero. What is frozen is the same for any seed.
 std::unique_ptr<Store> FilledStore(const ModelSpec& model, const RunConfig& run, Version version, uint64_t seed);
 
 // Same bits of every master, padding included, and of every tensor's moments.

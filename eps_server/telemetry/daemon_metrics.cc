@@ -242,7 +242,7 @@ constexpr MetricSpec kCheckpointAge{
 constexpr MetricSpec kCheckpointSeconds{.name = "eps_checkpoint_write_seconds",
                                         .help = "What the newest checkpoint of this sitting took to write."};
 constexpr MetricSpec kCheckpointBytes{.name = "eps_checkpoint_bytes",
-                                      .help = "Bytes on disk of the newest checkpoint of this sitting."};
+                                      .help = "Bytes of the newest checkpoint of this sitting, with what it shares with others."};
 constexpr MetricSpec kCheckpointHolds{
     .name = "eps_checkpoint_hold_seconds_total",
     .type = kCounter,

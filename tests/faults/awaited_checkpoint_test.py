@@ -5,7 +5,7 @@ import signal
 import sys
 import time
 
-from checkpoint_fire_test import verify
+from checkpoint_disk import verify
 from eps_run import EPS, TIME_SCALE, ByHandTest, alone, committed_steps, latest_checkpoint, run, wait_for_steps
 
 BYTES_PER_PARAMETER = 14  # of the state with AdamW and bf16 on the wire

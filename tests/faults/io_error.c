@@ -38,6 +38,7 @@ static int DescriptorFails(const char* call, int fd) {
 typedef ssize_t (*Pwrite)(int, const void*, size_t, off_t);
 typedef int (*Fsync)(int);
 typedef int (*Rename)(const char*, const char*);
+typedef int (*Link)(const char*, const char*);
 
 ssize_t pwrite(int fd, const void* bytes, size_t num_bytes, off_t offset) {
   if (!DescriptorFails("pwrite", fd)) return NEXT("pwrite", Pwrite)(fd, bytes, num_bytes, offset);
@@ -56,6 +57,12 @@ static void HangsAsLongAsItSays(int fd) {
 int fsync(int fd) {
   HangsAsLongAsItSays(fd);
   if (!DescriptorFails("fsync", fd)) return NEXT("fsync", Fsync)(fd);
+  errno = EIO;
+  return -1;
+}
+
+int link(const char* from, const char* to) {
+  if (!Fails("link", to)) return NEXT("link", Link)(from, to);
   errno = EIO;
   return -1;
 }

@@ -170,8 +170,17 @@ def latest_checkpoint(out):
     return folder / (folder / "latest").read_text().strip()
 
 
+def weight_files(folder):
+    """Those that a model's folder keeps its tensors in: one, or those that its index names."""
+    index = folder / "model.safetensors.index.json"
+    if not index.exists():
+        return [folder / "model.safetensors"]
+    return [folder / name for name in sorted(set(json.loads(index.read_text())["weight_map"].values()))]
+
+
 def model_hash(out):
-    return hashlib.sha256((latest_checkpoint(out) / "model.safetensors").read_bytes()).hexdigest()
+    files = weight_files(latest_checkpoint(out))
+    return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()
 
 
 def committed_steps(out):

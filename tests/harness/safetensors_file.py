@@ -4,6 +4,7 @@ import json
 import struct
 
 import numpy as np
+from eps_run import weight_files
 
 DTYPES = {"F32": np.float32, "F16": np.float16, "I64": np.int64, "I32": np.int32}
 
@@ -23,7 +24,9 @@ def write(path, tensors):
 
 
 def read_raw(path):
-    """(dtype, shape, bytes) of each tensor, whatever the dtype."""
+    """(dtype, shape, bytes) of each tensor, whatever the dtype, of a file or of a model's folder."""
+    if path.is_dir():
+        return {name: tensor for file in weight_files(path) for name, tensor in read_raw(file).items()}
     data = path.read_bytes()
     (length,) = struct.unpack("<Q", data[:8])
     header = json.loads(data[8:8 + length])
@@ -34,6 +37,9 @@ def read_raw(path):
 
 
 def read(path):
+    """An array of each tensor, of a file or of a model's folder."""
+    if path.is_dir():
+        return {name: array for file in weight_files(path) for name, array in read(file).items()}
     with open(path, "rb") as file:
         (length,) = struct.unpack("<Q", file.read(8))
         header = json.loads(file.read(length))

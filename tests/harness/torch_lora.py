@@ -69,4 +69,4 @@ class WithAdapters:
 
     def trained(self, out):
         """Not an export, in which adapters are no more."""
-        return safetensors_file.read(latest_checkpoint(out) / "model.safetensors")
+        return safetensors_file.read(latest_checkpoint(out))

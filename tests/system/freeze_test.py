@@ -36,7 +36,7 @@ class FreezeTest(SystemTest):
                 out, after = self.work.out("run"), self.work.out("after")
                 self.train_ok(spec, out, "--workers", 2)
                 self.assertLess(summary(out)["loss_last"], summary(out)["loss_first"])
-                kept = safetensors_file.read_raw(latest_checkpoint(out) / "model.safetensors")
+                kept = safetensors_file.read_raw(latest_checkpoint(out))
                 moments = safetensors_file.read_raw(latest_checkpoint(out) / "optimizer.safetensors")
                 self.eps("export", "--checkpoint", out, "--out", after, "--dtype", dtype)
                 was = safetensors_file.read_raw(self.work.out("hf") / "model.safetensors")

@@ -20,7 +20,7 @@ FAST = {"schedule": {"peak": 1e-2, "warmup_steps": 1}}  # so that B is far from 
 SIGNIFICAND_BITS = {"F32": 24, "BF16": 8, "F16": 11}
 
 
-def values(folder, name="model.safetensors"):
+def values(folder, name=""):
     """Each tensor as fp64, whatever its dtype."""
     found = {}
     for tensor, (dtype, shape, data) in safetensors_file.read_raw(folder / name).items():

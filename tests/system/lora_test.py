@@ -37,7 +37,7 @@ class LoraTest(SystemTest):
         losses = summary(out)["loss"]
         self.assertLess(np.mean(losses[-5:]), np.mean(losses[:5]) - 1)
         was = safetensors_file.read_raw(self.work.out("hf") / "model.safetensors")
-        now = safetensors_file.read_raw(latest_checkpoint(out) / "model.safetensors")
+        now = safetensors_file.read_raw(latest_checkpoint(out))
         self.assertEqual(set(now), set(was) | adapters(now))
         self.assertEqual(len(adapters(now)), 3 * 4 * 2)
         for name, tensor in was.items():
@@ -95,7 +95,7 @@ class LoraTest(SystemTest):
         again = self.work.out("again")
         self.train_ok(further, again)
         self.assertNotIn("adapters_new", (again / "logs" / "eps_server.log").read_text())
-        was, now = (safetensors_file.read_raw(latest_checkpoint(run_) / "model.safetensors") for run_ in (out, again))
+        was, now = (safetensors_file.read_raw(latest_checkpoint(run_)) for run_ in (out, again))
         self.assertEqual(set(was), set(now))
         for name in set(was) - adapters(was):
             self.assertEqual(now[name], was[name], name)
@@ -115,7 +115,7 @@ class LoraTest(SystemTest):
         for name, blocks in (("branch", 3), ("deeper", 4)):
             grown = self.work.out(name)
             self.train_ok(grown / "run.textproto", grown, "--resume")
-            tensors = safetensors_file.read_raw(latest_checkpoint(grown) / "model.safetensors")
+            tensors = safetensors_file.read_raw(latest_checkpoint(grown))
             self.assertEqual(len(adapters(tensors)), blocks * 4 * 2, name)
             losses = summary(grown)["loss"]
             self.assertEqual(losses[:12], summary(out)["loss"])
