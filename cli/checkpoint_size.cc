@@ -27,7 +27,7 @@ int64_t CheckpointsThatStay(const RunConfig& run) {
 
 std::string CheckpointRoomWarning(int64_t checkpoint_bytes, int64_t room_bytes, const std::string& folder) {
   if (checkpoint_bytes <= room_bytes) return "";
-  return absl::StrCat("a checkpoint of this run takes ", FormatByteSize(checkpoint_bytes), ", and there are ",
+  return absl::StrCat("the next checkpoint of this run takes ", FormatByteSize(checkpoint_bytes), ", and there are ",
                       FormatByteSize(room_bytes), " free for ", folder,
                       ": make room before one is due, or what is trained is lost");
 }

@@ -15,6 +15,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/file_util.h"
 #include "common/base/long_work.h"
@@ -219,7 +220,10 @@ absl::Status VerifyCheckpointFolder(const std::string& folder, CheckedFiles file
   const absl::Status status = CheckFiles(folder, files);
   if (!status.ok() && !Exists(folder)) return IsGone(folder);
   if (!absl::IsDataLoss(status)) return status;
-  return absl::DataLossError(absl::StrCat(status.message(), "; take an older checkpoint"));
+  const bool is_shared = absl::StrContains(status.message(), kFrozenFile);
+  return absl::DataLossError(
+      absl::StrCat(status.message(), "; take an older checkpoint",
+                   is_shared ? ", one that does not share this file, or put it back from a copy (cp onto it)" : ""));
 }
 
 absl::StatusOr<Version> FindNewestCheckpoint(const CheckpointDirectory& directory) {

@@ -47,12 +47,14 @@ absl::StatusOr<Manifest> ReadManifest(const std::string& folder);
 // Every file of the manifest is there with its size: cheap.
 // Errors: DATA_LOSS naming the file, found and wanted
 absl::Status CheckSizes(const std::string& folder, const Manifest& manifest);
+// Which of a manifest's files.
 enum class CheckedFiles {
   kAll,
   kWeights,  // what a model's weights are read from, with nothing of its training
 };
-// As the manifest says, byte for byte, of those files: reads them whole, each on a thread of its own, which `work` is told
-// of; null: nobody is.
+
+// `files` are as the manifest says, byte for byte: reads them whole, each on a thread of its own, which `work` is told of;
+// null: nobody is.
 // Errors: DATA_LOSS naming the file, found and wanted, and which bytes are damaged · CANCELLED by `work` · the system's
 absl::Status CheckSums(const std::string& folder, const Manifest& manifest, CheckedFiles files,
                        LongWork* work = nullptr);

@@ -1,6 +1,7 @@
 #include "common/checkpoint/frozen_file.h"
 
 #include <fcntl.h>
+#include <unistd.h>
 
 #include <chrono>
 #include <filesystem>
@@ -10,6 +11,7 @@
 #include "common/checkpoint/manifest.h"
 #include "common/testing/status_matchers.h"
 #include "common/testing/temp_dir.h"
+#include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
 namespace eps {
@@ -21,9 +23,10 @@ class FrozenFileTest : public ::testing::Test {
     for (const std::string& folder : {from_, to_}) EXPECT_OK(MakeDirs(folder));
     EXPECT_OK(WriteFileAtomically(file_, "frozen"));
   }
-  FrozenFile File() const { return FrozenFile::Of(from_, {.num_bytes = 6, .sha256 = "sum"}).value(); }
-  void ExpectNotLinked(const FrozenFile& file) const {
-    EXPECT_THAT(file.LinkInto(to_), IsOkAndHolds(false));
+  FrozenFile File() const { return FrozenFile::Of(from_).value(); }
+  void ExpectNotLinked(const FrozenFile& file, const std::string& why) const {
+    ASSERT_OK_AND_ASSIGN(const std::string why_not, file.LinkInto(to_));
+    EXPECT_THAT(why_not, testing::HasSubstr(why));
     EXPECT_TRUE(std::filesystem::is_empty(to_));
   }
 
@@ -33,9 +36,7 @@ class FrozenFileTest : public ::testing::Test {
 };
 
 TEST_F(FrozenFileTest, TheSameBytesAreAFileOfBothFolders) {
-  const FrozenFile file = File();
-  EXPECT_EQ(file.sum().sha256, "sum");
-  EXPECT_THAT(file.LinkInto(to_), IsOkAndHolds(true));
+  EXPECT_THAT(File().LinkInto(to_), IsOkAndHolds(""));
   EXPECT_TRUE(std::filesystem::equivalent(file_, to_ + "/" + kFrozenFile));
   std::filesystem::remove_all(from_);
   EXPECT_THAT(ReadFile(to_ + "/" + kFrozenFile), IsOkAndHolds("frozen"));
@@ -44,13 +45,13 @@ TEST_F(FrozenFileTest, TheSameBytesAreAFileOfBothFolders) {
 TEST_F(FrozenFileTest, OneThatIsGoneIsNotLinked) {
   const FrozenFile file = File();
   std::filesystem::remove_all(from_);
-  ExpectNotLinked(file);
+  ExpectNotLinked(file, "cannot link \"" + file_ + "\": No such file");
 }
 
 TEST_F(FrozenFileTest, OneThatWasReplacedOrWrittenToIsNotLinked) {
   const FrozenFile file = File();
   ASSERT_OK(WriteFileAtomically(file_, "FROZEN"));
-  ExpectNotLinked(file);
+  ExpectNotLinked(file, "is not what was written");
   const FrozenFile other = File();
   {
     ASSERT_OK_AND_ASSIGN(const FileDescriptor written, OpenFile(file_, O_WRONLY));
@@ -58,11 +59,36 @@ TEST_F(FrozenFileTest, OneThatWasReplacedOrWrittenToIsNotLinked) {
   }
   // As a clock of a few milliseconds would not see it.
   std::filesystem::last_write_time(file_, std::filesystem::last_write_time(file_) + std::chrono::seconds(1));
-  ExpectNotLinked(other);
+  ExpectNotLinked(other, "was written to since");
+}
+
+TEST_F(FrozenFileTest, OneThatIsALinkElsewhereOrBecomesOneIsNone) {
+  const FrozenFile file = File();
+  std::filesystem::rename(file_, dir_.File("store"));
+  std::filesystem::create_symlink(dir_.File("store"), file_);
+  ExpectNotLinked(file, "is no regular file");
+  EXPECT_THAT(FrozenFile::Of(from_).status(), StatusIs(absl::StatusCode::kFailedPrecondition, "is no regular file"));
+}
+
+TEST_F(FrozenFileTest, AnotherUsersIsNone) {
+  if (geteuid() != 0) GTEST_SKIP() << "only root gives files away";
+  const FrozenFile file = File();
+  ASSERT_EQ(chown(file_.c_str(), 12345, 12345), 0);
+  ExpectNotLinked(file, "is another user's");
+  EXPECT_THAT(FrozenFile::Of(from_).status(), StatusIs(absl::StatusCode::kFailedPrecondition, "is another user's"));
+}
+
+TEST_F(FrozenFileTest, WhereItsFolderIsRenamedItIsTheSame) {
+  FrozenFile file = File();
+  file.set_sum({.sha256 = "sum"});
+  const std::string renamed = dir_.File("renamed");
+  std::filesystem::rename(from_, renamed);
+  EXPECT_EQ(file.In(renamed).sum().sha256, "sum");
+  EXPECT_THAT(file.In(renamed).LinkInto(to_), IsOkAndHolds(""));
 }
 
 TEST_F(FrozenFileTest, OfAFolderWithoutOneThereIsNone) {
-  EXPECT_THAT(FrozenFile::Of(to_, {}).status(), StatusIs(absl::StatusCode::kNotFound, to_ + "/" + kFrozenFile));
+  EXPECT_THAT(FrozenFile::Of(to_).status(), StatusIs(absl::StatusCode::kNotFound, to_ + "/" + kFrozenFile));
 }
 
 }  // namespace

@@ -268,18 +268,19 @@ class GrownFile {
   int64_t unsynced_bytes_ = 0;
 };
 
-// Where every block is as it was, so is what is frozen: both runs have the same file.
+// Where every block is as it was, so is what is frozen: both runs have the same file, if it is one that others may have.
 absl::StatusOr<bool> LinkFrozen(const std::string& from, const std::string& to, const Manifest& was,
                                 absl::Span<const GrownBlock> blocks) {
   if (!was.has_frozen_file() || !std::ranges::equal(blocks, SameBlocks(was.run.model.num_layers))) return false;
-  EPS_ASSIGN_OR_RETURN(const FrozenFile frozen, FrozenFile::Of(from, was.files.at(kFrozenFile)));
-  return frozen.LinkInto(to);
+  const absl::StatusOr<FrozenFile> frozen = FrozenFile::Of(from);
+  if (!frozen.ok()) return false;
+  EPS_ASSIGN_OR_RETURN(const std::string why_not, frozen->LinkInto(to));
+  return why_not.empty();
 }
 
 absl::Status WriteMasters(const std::string& from, const std::string& to, const Manifest& was, const ModelSpec& grown,
-                          absl::Span<const GrownBlock> blocks) {
+                          absl::Span<const GrownBlock> blocks, bool is_linked) {
   const std::vector<WeightFile> files = WeightFiles(grown, was.run.precision.wire, LayoutOf(grown));
-  EPS_ASSIGN_OR_RETURN(const bool is_linked, LinkFrozen(from, to, was, blocks));
   for (const WeightFile& weights : files) {
     if (weights.name == kFrozenFile && is_linked) continue;
     const absl::string_view source_name = LayoutOf(was) == WeightLayout::kOneFile ? kModelFile : weights.name;
@@ -331,12 +332,17 @@ absl::StatusOr<std::map<std::string, int64_t>> GrownUpdates(const RunState& stat
 // `manifest`, but for its sums, is of the grown checkpoint; `was` of the one in `from`.
 absl::Status WriteFolder(const std::string& from, const std::string& to, const Manifest& was, const ModelSpec& grown,
                          Manifest& manifest, absl::Span<const GrownBlock> blocks) {
-  EPS_RETURN_IF_ERROR(WriteMasters(from, to, was, grown, blocks));
+  EPS_ASSIGN_OR_RETURN(const bool is_linked, LinkFrozen(from, to, was, blocks));
+  EPS_RETURN_IF_ERROR(WriteMasters(from, to, was, grown, blocks, is_linked));
   EPS_RETURN_IF_ERROR(WriteMoments(from, to, grown, manifest.run, blocks));
   EPS_RETURN_IF_ERROR(WriteFileAtomically(PathOf(to, kConfigFile), ModelConfigToJson(grown.config)));
   manifest.files.clear();
   for (const absl::string_view name : SummedFiles(LayoutOf(grown))) {
     EPS_ASSIGN_OR_RETURN(manifest.files[std::string(name)], SumFile(PathOf(to, name)));
+  }
+  // A link could be to what has changed since it was looked at.
+  if (is_linked && manifest.files.at(kFrozenFile) != was.files.at(kFrozenFile)) {
+    return absl::DataLossError(absl::StrCat(PathOf(from, kFrozenFile), ": has changed while it was read"));
   }
   const std::string text = ManifestToJson(manifest);
   if (const absl::Status status = ParseManifest(text).status(); !status.ok()) {  // what nobody has looked at before

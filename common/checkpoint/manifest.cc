@@ -194,7 +194,7 @@ absl::StatusOr<FileSum> ReadFileSum(const json& value, const std::string& field,
 
 absl::StatusOr<std::map<std::string, FileSum>> ReadFiles(const json& value, int64_t format) {
   if (!value.is_object()) return Wrong("files", Show(value), "an object");
-  const bool has_frozen = format >= 8 && value.contains(kFrozenFile);
+  const bool has_frozen = format > kFormatOfOneFile;
   const auto names = has_frozen ? absl::Span<const absl::string_view>(kSummedFilesWithFrozen) : kSummedFiles;
   std::map<std::string, FileSum> files;
   for (const auto& [name, sum] : value.items()) {
@@ -348,7 +348,7 @@ absl::StatusOr<json> ParseDocument(const std::string& text) {
 std::string ManifestToJson(const Manifest& manifest) {
   const RunState& state = manifest.state;
   ordered_json object;
-  object["format"] = kManifestFormat;
+  object["format"] = manifest.has_frozen_file() ? kManifestFormat : kFormatOfOneFile;
   object["step"] = state.version.value();
   object["run"] = SerializeRunConfig(manifest.run);
   object["files"] = FilesToJson(manifest.files);

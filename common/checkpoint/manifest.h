@@ -40,6 +40,7 @@ inline constexpr std::array kSummedFilesWithFrozen = {NameOfFile(kConfigFile), N
                                                       NameOfFile(kOptimizerFile)};
 
 inline constexpr int64_t kManifestFormat = 8;
+inline constexpr int64_t kFormatOfOneFile = 7;  // where all weights are in one file, for programs that know no other
 
 // sha256 says whether a file is as it was written, the parts' CRC-32 (zlib's) where it is not.
 inline constexpr int64_t kPartBytes = int64_t{1} << 20;
@@ -63,7 +64,7 @@ struct Manifest {
 
 // manifest.json, a JSON object with these members in this order:
 //
-//   "format"          8
+//   "format"          8, with kSummedFilesWithFrozen; 7, with kSummedFiles
 //   "step"            steps done, which is the version of every blob
 //   "run"             SerializeRunConfig's text
 //   "files"           {"config.json": {"bytes": N, "sha256": "...", "crc32_per_mib": "..."}, ...}
@@ -82,7 +83,7 @@ std::string ManifestToJson(const Manifest& manifest);
 
 // Trusts no byte: every member is there and known, of its type, within its range, and fits the others. Formats 1, which
 // has no crc32_per_mib, 2, which has no "data", 3, which has no "choices", 4, which has no "loss_scale", 5, which has no
-// "updates", 6, which has no "device_models", and 7, which has all weights in one file, are read too.
+// "updates", and 6, which has no "device_models", are read too.
 //
 // Errors: DATA_LOSS naming the field, found and wanted · FAILED_PRECONDITION another format
 absl::StatusOr<Manifest> ParseManifest(const std::string& text);

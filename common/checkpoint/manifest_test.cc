@@ -7,6 +7,7 @@
 #include <string>
 
 #include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
 #include "common/base/ids.h"
 #include "common/checkpoint/run_state.h"
 #include "common/checkpoint/testing.h"
@@ -159,9 +160,12 @@ TEST(ManifestTest, WhatIsFrozenMayHaveAFileOfItsOwnSinceFormat8) {
   };
   refused([](ordered_json& m) { m["files"][kModelFile] = m["files"][kFrozenFile]; },
           "files: found the name \"model.safetensors\", must be config.json, model-00001-of-00002.safetensors, ");
-  refused([](ordered_json& m) { m["files"].erase(kIndexFile); }, "files.model.safetensors.index.json: found nothing");
-  refused([](ordered_json& m) { m["files"].erase(kFrozenFile); }, "must be config.json, model.safetensors, optimizer");
+  for (const char* name : {kTrainedFile, kFrozenFile, kIndexFile}) {
+    refused([&](ordered_json& m) { m["files"].erase(name); }, absl::StrCat("files.", name, ": found nothing"));
+  }
   refused([](ordered_json& m) { ToOlderFormat(m, 7); }, "must be config.json, model.safetensors, optimizer");
+  EXPECT_EQ(ordered_json::parse(text)["format"], 8);
+  EXPECT_EQ(ordered_json::parse(ManifestToJson(Example()))["format"], 7);  // which older programs read
 }
 
 TEST(ManifestTest, NoBlobHadMoreUpdatesThanStepsThatWereNotSkipped) {
@@ -295,7 +299,7 @@ TEST(ManifestTest, AFieldThatIsWrongIsNamedWithWhatWasFound) {
       // A length that its list of sums cannot have, however long.
       {"files.model.safetensors.crc32_per_mib: found",
        [](ordered_json& m) { m["files"][kModelFile]["bytes"] = std::numeric_limits<int64_t>::max(); }},
-      {"\"colour\" is no field of format 8", [](ordered_json& m) { m["colour"] = "red"; }},
+      {"\"colour\" is no field of format 7", [](ordered_json& m) { m["colour"] = "red"; }},
   };
   const std::string text = ManifestToJson(Example());
   ASSERT_OK(ParseManifest(EditManifest(text, [](ordered_json&) {})));

@@ -13,6 +13,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/types/span.h"
 #include "common/base/file_util.h"
+#include "common/base/log.h"
 #include "common/base/long_work.h"
 #include "common/base/status_macros.h"
 #include "common/checkpoint/checkpoint_files.h"
@@ -36,39 +37,33 @@ std::string PathOf(const std::string& folder, absl::string_view file) { return a
 // Let go to the disk at a time: enough to keep it busy, and too little for the system to slow down others who write.
 constexpr int64_t kWriteBackBytes = int64_t{32} << 20;
 
-// Whether the frozen tensors are to be written, or their file is there.
-enum class Frozen { kWritten, kLinked };
-
+// The files of a checkpoint that hold tensors, while they are written.
 class TensorFiles {
  public:
-  TensorFiles(const ModelSpec& model, const RunConfig& run, PatientThread& patient)
-      : model_(model),
-        wire_(run.precision.wire),
-        num_moments_(run.optimizer.num_moments()),
-        moment_format_(run.precision.moments),
-        moment_bytes_(SizeOf(MomentFileDtype(moment_format_))),
-        first_tensors_(model.blobs.size()),
-        patient_(patient) {}
-
+  // `with_frozen`: false where the file of the frozen tensors is there already.
   // Errors: the system's, naming the file
-  absl::Status Create(const std::string& folder, const RunConfig& run, absl::Span<const WeightFile> weights,
-                      Frozen frozen) {
+  static absl::StatusOr<TensorFiles> Create(const std::string& folder, const ModelSpec& model, const RunConfig& run,
+                                            absl::Span<const WeightFile> weights, bool with_frozen,
+                                            PatientThread& patient) {
     // What every writer of PyTorch tensors says, and some readers ask for.
     const std::map<std::string, std::string> metadata = {{"format", "pt"}};
+    std::vector<size_t> first_tensors(model.blobs.size());
+    std::unique_ptr<SafetensorsWriter> masters, frozen;
     for (const WeightFile& file : weights) {
       size_t next = 0;
       for (const BlobSpec* blob : file.blobs) {
-        first_tensors_[static_cast<size_t>(blob->id.value())] = next;
+        first_tensors[static_cast<size_t>(blob->id.value())] = next;
         next += blob->tensors.size();
       }
       const bool is_frozen = file.name == kFrozenFile;
-      if (is_frozen && frozen == Frozen::kLinked) continue;
-      std::unique_ptr<SafetensorsWriter>& writer = is_frozen ? frozen_ : masters_;
+      if (is_frozen && !with_frozen) continue;
+      std::unique_ptr<SafetensorsWriter>& writer = is_frozen ? frozen : masters;
       EPS_ASSIGN_OR_RETURN(writer, SafetensorsWriter::Create(PathOf(folder, file.name), file.entries, metadata));
     }
     EPS_ASSIGN_OR_RETURN(
-        moments_, SafetensorsWriter::Create(PathOf(folder, kOptimizerFile), MomentEntries(model_, run), metadata));
-    return absl::OkStatus();
+        auto moments, SafetensorsWriter::Create(PathOf(folder, kOptimizerFile), MomentEntries(model, run), metadata));
+    return TensorFiles(model, run, std::move(first_tensors), std::move(masters), std::move(frozen), std::move(moments),
+                       patient);
   }
 
   absl::Status WriteChunk(const CapturedChunk& chunk) {
@@ -98,6 +93,20 @@ class TensorFiles {
   }
 
  private:
+  TensorFiles(const ModelSpec& model, const RunConfig& run, std::vector<size_t> first_tensors,
+              std::unique_ptr<SafetensorsWriter> masters, std::unique_ptr<SafetensorsWriter> frozen,
+              std::unique_ptr<SafetensorsWriter> moments, PatientThread& patient)
+      : model_(model),
+        wire_(run.precision.wire),
+        num_moments_(run.optimizer.num_moments()),
+        moment_format_(run.precision.moments),
+        moment_bytes_(SizeOf(MomentFileDtype(moment_format_))),
+        first_tensors_(std::move(first_tensors)),
+        masters_(std::move(masters)),
+        frozen_(std::move(frozen)),
+        moments_(std::move(moments)),
+        patient_(patient) {}
+
   std::vector<SafetensorsWriter*> files() const {
     std::vector<SafetensorsWriter*> files = {masters_.get(), moments_.get()};
     if (frozen_ != nullptr) files.push_back(frozen_.get());
@@ -158,27 +167,32 @@ class TensorFiles {
   const Dtype wire_;
   const int num_moments_;
   const MomentFormat moment_format_;
-  const int64_t moment_bytes_;         // of an element, in the file
-  std::vector<size_t> first_tensors_;  // by blob: the index of its first tensor in its file of weights
-  std::unique_ptr<SafetensorsWriter> masters_;
-  std::unique_ptr<SafetensorsWriter> frozen_;  // null: none is frozen, or their file is there
+  const int64_t moment_bytes_;                  // of an element, in the file
+  std::vector<size_t> first_tensors_;           // by blob: the index of its first tensor in its file of weights
+  std::unique_ptr<SafetensorsWriter> masters_;  // of what trains
+  std::unique_ptr<SafetensorsWriter> frozen_;   // null: none is frozen, or their file is there
   std::unique_ptr<SafetensorsWriter> moments_;
   PatientThread& patient_;
   std::vector<Bf16> decoded_;  // a chunk's moment, while it is written
   int64_t unsynced_bytes_ = 0;
 };
 
-absl::Status WriteTensors(const std::string& folder, StateCapture& capture, const ModelSpec& model,
-                          const RunConfig& run, absl::Span<const WeightFile> weights, Frozen frozen,
-                          PatientThread& patient) {
-  EPS_CHECK(capture.num_moments() == run.optimizer.num_moments() && capture.moment_format() == run.precision.moments);
-  TensorFiles files(model, run, patient);
-  EPS_RETURN_IF_ERROR(files.Create(folder, run, weights, frozen));
+absl::Status WriteTensors(TensorFiles& files, StateCapture& capture) {
   for (capture.Fill(); capture.front() != nullptr; capture.Fill()) {
     EPS_RETURN_IF_ERROR(files.WriteChunk(*capture.front()));
     capture.Pop();
   }
   return files.Finish();
+}
+
+// Nothing where the file is still to be written.
+absl::StatusOr<std::optional<FrozenFile>> LinkFrozen(const std::string& folder, WeightLayout layout,
+                                                     const std::optional<FrozenFile>& frozen) {
+  if (layout == WeightLayout::kOneFile || !frozen.has_value()) return std::optional<FrozenFile>();
+  EPS_ASSIGN_OR_RETURN(const std::string why_not, frozen->LinkInto(folder));
+  if (why_not.empty()) return std::optional(frozen->In(folder));
+  LogWarning("frozen_tensors_written_anew", {{"why", why_not}});
+  return std::optional<FrozenFile>();
 }
 
 absl::StatusOr<FileSum> SumPatiently(const std::string& path, PatientThread& patient) {
@@ -191,6 +205,19 @@ absl::StatusOr<FileSum> SumPatiently(const std::string& path, PatientThread& pat
     }));
   }
   return summer.Finish();
+}
+
+// Of the file of frozen tensors: that which a linked one has; of one that was written `own` becomes it, or stays nothing
+// where no later checkpoint could link it.
+absl::StatusOr<FileSum> SumFrozen(const std::string& folder, std::optional<FrozenFile>& own, PatientThread& patient) {
+  if (own.has_value()) return own->sum();
+  absl::StatusOr<FrozenFile> written = FrozenFile::Of(folder);  // before it is read: what changes from here on is seen
+  EPS_ASSIGN_OR_RETURN(FileSum sum, SumPatiently(PathOf(folder, kFrozenFile), patient));
+  if (written.ok()) {
+    written->set_sum(sum);
+    own = *std::move(written);
+  }
+  return sum;
 }
 
 absl::Status WriteManifest(const std::string& folder, const Manifest& manifest) {
@@ -274,17 +301,18 @@ void AddPieces(const SafetensorsReader& file, const std::string& name, const Pla
 
 }  // namespace
 
-absl::StatusOr<Manifest> WriteCheckpointFolder(const std::string& folder, StateCapture& capture, const ModelSpec& model,
-                                               const RunConfig& run, const RunState& state,
-                                               const std::optional<FrozenFile>& frozen, PatientThread& patient) {
+absl::Status WriteCheckpointFolder(const std::string& folder, StateCapture& capture, const ModelSpec& model,
+                                   const RunConfig& run, const RunState& state, std::optional<FrozenFile>& frozen,
+                                   PatientThread& patient) {
+  EPS_CHECK(capture.num_moments() == run.optimizer.num_moments() && capture.moment_format() == run.precision.moments);
   const WeightLayout layout = LayoutOf(model);
   const std::vector<WeightFile> weights = WeightFiles(model, run.precision.wire, layout);
-  bool is_linked = false;
-  if (layout == WeightLayout::kFrozenApart && frozen.has_value()) {
-    EPS_ASSIGN_OR_RETURN(is_linked, frozen->LinkInto(folder));
+  EPS_ASSIGN_OR_RETURN(std::optional<FrozenFile> own, LinkFrozen(folder, layout, frozen));
+  {
+    EPS_ASSIGN_OR_RETURN(TensorFiles files,
+                         TensorFiles::Create(folder, model, run, weights, /*with_frozen=*/!own.has_value(), patient));
+    EPS_RETURN_IF_ERROR(WriteTensors(files, capture));
   }
-  EPS_RETURN_IF_ERROR(
-      WriteTensors(folder, capture, model, run, weights, is_linked ? Frozen::kLinked : Frozen::kWritten, patient));
   if (layout == WeightLayout::kFrozenApart) {
     EPS_RETURN_IF_ERROR(WriteFileAtomically(PathOf(folder, kIndexFile), WeightIndex(weights)));
   }
@@ -292,14 +320,15 @@ absl::StatusOr<Manifest> WriteCheckpointFolder(const std::string& folder, StateC
   Manifest manifest{.run = run, .state = state, .files = {}};
   for (const absl::string_view name : SummedFiles(layout)) {
     FileSum& sum = manifest.files[std::string(name)];
-    if (is_linked && name == kFrozenFile) {
-      sum = frozen->sum();
+    if (name == kFrozenFile) {
+      EPS_ASSIGN_OR_RETURN(sum, SumFrozen(folder, own, patient));
     } else {
       EPS_ASSIGN_OR_RETURN(sum, SumPatiently(PathOf(folder, name), patient));
     }
   }
   EPS_RETURN_IF_ERROR(WriteManifest(folder, manifest));  // not patiently: it allocates much, and is short
-  return manifest;
+  frozen = std::move(own);
+  return absl::OkStatus();
 }
 
 absl::StatusOr<Manifest> ReadManifestOfWholeWeights(const std::string& folder, LongWork* work) {

@@ -1,10 +1,14 @@
 #include "eps_server/checkpoint/checkpointer.h"
 
+#include <algorithm>
+#include <filesystem>
 #include <functional>
 #include <optional>
+#include <system_error>
 #include <utility>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/time/time.h"
@@ -65,7 +69,7 @@ class FolderCheckpointer final : public Checkpointer {
       status = LoadTensors(folder, model_, *manifest, LoadWhat::kMastersAndMoments, threads, store, work);
     // Of another run or format nothing is damaged. All else, a disk that cannot be read too, is.
     if (!status.ok() && !absl::IsFailedPrecondition(status) && !absl::IsCancelled(status)) {
-      return absl::DataLossError(absl::StrCat(status.message(), "; ", WhatToDo(version)));
+      return absl::DataLossError(absl::StrCat(status.message(), "; ", WhatToDo(version, status)));
     }
     EPS_RETURN_IF_ERROR(status);
     frozen_ = std::move(frozen);
@@ -87,9 +91,8 @@ class FolderCheckpointer final : public Checkpointer {
         {.is_awaited = capture.is_awaited, .is_cancelled = capture.is_cancelled, .allowance = kPromptWriting});
     if (claim_ != nullptr) EPS_RETURN_IF_ERROR(claim_());
     EPS_ASSIGN_OR_RETURN(const std::string aside, directory_.StartWriting(state.version));
-    const absl::StatusOr<Manifest> manifest =
-        WriteCheckpointFolder(aside, copied, model_, run_, state, frozen_, patient);
-    absl::Status status = manifest.status();
+    std::optional<FrozenFile> frozen = frozen_;
+    absl::Status status = WriteCheckpointFolder(aside, copied, model_, run_, state, frozen, patient);
     if (status.ok()) status = directory_.FinishWriting(state.version);
     if (!status.ok()) {
       directory_.AbandonWriting(state.version);
@@ -97,7 +100,7 @@ class FolderCheckpointer final : public Checkpointer {
     }
     std::string path = directory_.FolderOf(state.version);
     SetLatestPath(path);
-    frozen_ = FrozenFileOf(path, *manifest);
+    if (frozen.has_value()) frozen_ = frozen->In(path);
     const absl::Status removed = patient.Run([this, too_many = TooMany(state)] {
       for (const Version version : too_many) {
         const absl::Status status = directory_.Remove(version);
@@ -109,11 +112,15 @@ class FolderCheckpointer final : public Checkpointer {
     return path;
   }
 
-  // Nothing where none is frozen, or it cannot be said which file that is: the next checkpoint has its own.
+  // Nothing where none is frozen, or the file is none that others may link: the next checkpoint has its own.
   static std::optional<FrozenFile> FrozenFileOf(const std::string& folder, const Manifest& manifest) {
     if (!manifest.has_frozen_file()) return std::nullopt;
-    absl::StatusOr<FrozenFile> frozen = FrozenFile::Of(folder, manifest.files.at(kFrozenFile));
-    if (!frozen.ok()) return std::nullopt;
+    absl::StatusOr<FrozenFile> frozen = FrozenFile::Of(folder);
+    if (!frozen.ok()) {
+      LogWarning("frozen_tensors_written_anew", {{"why", frozen.status().message()}});
+      return std::nullopt;
+    }
+    frozen->set_sum(manifest.files.at(kFrozenFile));
     return *std::move(frozen);
   }
 
@@ -140,19 +147,39 @@ class FolderCheckpointer final : public Checkpointer {
     return manifest;
   }
 
-  // Reads what it offers whole: advice that leads to a second damaged checkpoint is none.
-  std::string WhatToDo(Version damaged) const {
+  // Reads what it offers whole: advice that leads to a second damaged checkpoint is none. Of a file that several have, and
+  // that is found damaged in one of them, it is not read again.
+  std::string WhatToDo(Version damaged, const absl::Status& damage) const {
+    std::vector<std::string> damaged_frozen;
+    const auto note = [&](Version version, const absl::Status& status) {
+      const std::string file = FrozenIn(version);
+      if (absl::StrContains(status.message(), file)) damaged_frozen.push_back(file);
+    };
+    const auto has_damaged = [&](Version version) {
+      return std::any_of(damaged_frozen.begin(), damaged_frozen.end(), [&](const std::string& file) {
+        std::error_code ignored;
+        return std::filesystem::equivalent(file, FrozenIn(version), ignored);
+      });
+    };
+    note(damaged, damage);
     const absl::StatusOr<std::vector<Version>> steps = directory_.Steps();
-    if (steps.ok()) {
-      for (const Version version : *steps) {
-        if (version == damaged || !VerifyCheckpointFolder(directory_.FolderOf(version)).ok()) continue;
+    for (const Version version : steps.value_or(std::vector<Version>())) {
+      if (version == damaged || has_damaged(version)) continue;
+      const absl::Status found = VerifyCheckpointFolder(directory_.FolderOf(version));
+      if (found.ok()) {
         return absl::StrCat("remove the folder ", directory_.FolderOf(damaged), " to go on with --resume from ",
                             StepFolderName(version), ", which is whole");
       }
+      note(version, found);
     }
     return absl::StrCat("there is no other whole checkpoint in ", directory_.path(),
-                        ": put the file back from a copy, or start the run anew in another folder");
+                        damaged_frozen.empty()
+                            ? ": put the file back from a copy, or start the run anew in another folder"
+                            : ": put the file back from a copy (cp onto it: all checkpoints that share it have it "
+                              "again), or start the run anew in another folder");
   }
+
+  std::string FrozenIn(Version version) const { return absl::StrCat(directory_.FolderOf(version), "/", kFrozenFile); }
 
   // The complete ones before `written` that are too many, and none of those that are kept for good. Of several with the
   // same weights and moments, as every step between was skipped, the newest counts alone: a run that diverges would push

@@ -301,6 +301,51 @@ TEST(CheckpointerFoldersTest, WhatIsFrozenIsWrittenAnewWhereItIsNotWhatWasWritte
   EXPECT_OK(VerifyCheckpointFolder(f.FolderOf(3)));
 }
 
+TEST(CheckpointerFoldersTest, AChangeWhileACheckpointIsWrittenIsNotTakenForWhatWasWritten) {
+  for (const bool is_linked : {false, true}) {
+    const Fixture f(RunWithFrozen());
+    const std::unique_ptr<Checkpointer> checkpointer = f.Open();
+    if (is_linked) f.WriteAt(*checkpointer, 1);
+    const std::string folder = f.directory + "/.tmp-step-00000002/", file = folder + kFrozenFile;
+    bool is_damaged = false;
+    int64_t pieces = 0;  // of what is read back
+    // Asked before each piece of the writing. A link is there from the start; what is written is looked at, and then read
+    // back, behind two other files.
+    const auto damage_once = [&] {
+      if (is_damaged || !std::filesystem::exists(file)) return false;
+      if (std::filesystem::exists(folder + kConfigFile)) ++pieces;
+      const auto parts_of = [&](const char* name) {
+        return NumParts(static_cast<int64_t>(std::filesystem::file_size(folder + name))) + 1;  // and its end
+      };
+      if (!is_linked && (pieces == 0 || pieces < parts_of(kConfigFile) + parts_of(kTrainedFile) + 2)) return false;
+      const auto later = std::filesystem::last_write_time(file) + std::chrono::seconds(1);
+      DamageInPlace(file);
+      std::filesystem::last_write_time(file, later);
+      is_damaged = true;
+      return false;
+    };
+    ASSERT_OK(checkpointer->Write(
+        *f.StoreAt(2), StateAt(2),
+        {.order = AllBlobs(f.model), .captured = [](BlobId) {}, .is_awaited = nullptr, .is_cancelled = damage_once}));
+    ASSERT_TRUE(is_damaged);
+    f.WriteAt(*checkpointer, 3);
+    EXPECT_FALSE(AreOneFile(f, 2, 3));
+    EXPECT_OK(VerifyCheckpointFolder(f.FolderOf(3)));
+  }
+}
+
+TEST(CheckpointerFoldersTest, ALinkElsewhereInThePlaceOfWhatIsFrozenIsReadAndNotPassedOn) {
+  const Fixture f(RunWithFrozen());
+  f.WriteAt(*f.Open(), 1);
+  std::filesystem::rename(FrozenIn(f, 1), f.dir.File("store"));
+  std::filesystem::create_symlink("../../store", FrozenIn(f, 1));
+  const std::unique_ptr<Checkpointer> resumed = f.Open();
+  ASSERT_OK(resumed->LoadLatest(*Store::Create(f.model, f.run).value()));
+  f.WriteAt(*resumed, 2);
+  std::filesystem::remove(f.dir.File("store"));
+  EXPECT_OK(VerifyCheckpointFolder(f.FolderOf(2)));
+}
+
 TEST(CheckpointerFoldersTest, DamageToWhatAllCheckpointsShareIsNamedAndNoneIsOffered) {
   const Fixture f(RunWithFrozen());
   const std::unique_ptr<Checkpointer> checkpointer = f.Open();
@@ -308,7 +353,9 @@ TEST(CheckpointerFoldersTest, DamageToWhatAllCheckpointsShareIsNamedAndNoneIsOff
   DamageInPlace(FrozenIn(f, 1));
   const absl::Status status = f.Load().status();
   EXPECT_THAT(status, StatusIs(absl::StatusCode::kDataLoss, FrozenIn(f, 2) + ": found sha256"));
-  EXPECT_THAT(status, StatusIs(absl::StatusCode::kDataLoss, "there is no other whole checkpoint in " + f.directory));
+  EXPECT_THAT(status, StatusIs(absl::StatusCode::kDataLoss, "there is no other whole checkpoint in " + f.directory +
+                                                                ": put the file back from a copy (cp onto it: all"));
+  EXPECT_THAT(VerifyCheckpointFolder(f.FolderOf(2)), StatusIs(absl::StatusCode::kDataLoss, "does not share this file"));
 }
 
 // ---- Damage -----------------------------------------------------------------------------------------------

@@ -241,8 +241,9 @@ constexpr MetricSpec kCheckpointAge{
     .help = "Time since the newest checkpoint of this sitting was written; since the start if there is none."};
 constexpr MetricSpec kCheckpointSeconds{.name = "eps_checkpoint_write_seconds",
                                         .help = "What the newest checkpoint of this sitting took to write."};
-constexpr MetricSpec kCheckpointBytes{.name = "eps_checkpoint_bytes",
-                                      .help = "Bytes of the newest checkpoint of this sitting, with what it shares with others."};
+constexpr MetricSpec kCheckpointBytes{
+    .name = "eps_checkpoint_bytes",
+    .help = "Bytes of the newest checkpoint of this sitting, with what it shares with others."};
 constexpr MetricSpec kCheckpointHolds{
     .name = "eps_checkpoint_hold_seconds_total",
     .type = kCounter,

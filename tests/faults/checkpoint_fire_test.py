@@ -105,9 +105,9 @@ class FireTest(CheckpointDiskTest):
     def test_a_disk_without_room_for_a_single_checkpoint_is_told_before_anything_is_trained(self):
         self.small_disk(1)
         done = train(self.work.spec({"steps": 2}), self.out, "--resume")
-        self.refused(done, 1, "eps: warning: a checkpoint of this run takes ", f" free for {self.checkpoints}: make room",
+        self.refused(done, 1, "eps: warning: the next checkpoint of this run takes ", f" free for {self.checkpoints}: make room",
                      "the last checkpoint", "No space left")
-        self.assertLess(done.stderr.index("eps: warning: a checkpoint"), done.stderr.index("the last checkpoint"))
+        self.assertLess(done.stderr.index("eps: warning: the next checkpoint"), done.stderr.index("the last checkpoint"))
 
     def test_a_disk_that_stays_full_ends_the_run_with_1_and_what_was_written_before_stands(self):
         self.small_disk(16)

@@ -60,8 +60,13 @@ class FrozenTest(CheckpointDiskTest):
 
     def test_where_files_cannot_be_linked_each_checkpoint_has_its_own(self):
         trigger = self.work.path / "trigger"
-        trigger.write_text("link")
-        environment = {**os.environ, "LD_PRELOAD": str(self.library("io_error.c")), "EPS_IO_ERROR": str(trigger)}
-        files = self.interrupted(self.start(env=environment), 16)
-        self.assertEqual((len(files), len(set(files.values()))), (3, 3))
-        self.goes_on_like_a_quiet_run(self.start("--resume"))
+        for calls in ("link", "link made"):
+            with self.subTest(calls):
+                self.out = self.work.out(calls.replace(" ", "-"))
+                self.checkpoints = self.out / "checkpoints"
+                trigger.write_text(calls)
+                environment = {**os.environ, "LD_PRELOAD": str(self.library("io_error.c")), "EPS_IO_ERROR": str(trigger)}
+                files = self.interrupted(self.start(env=environment), 16)
+                self.assertEqual((len(files), len(set(files.values()))), (3, 3))
+                self.assertIn("frozen_tensors_written_anew why=\"cannot link", (self.out / "logs" / "eps_server.log").read_text())
+                self.goes_on_like_a_quiet_run(self.start("--resume"))

@@ -61,8 +61,10 @@ int fsync(int fd) {
   return -1;
 }
 
+// With "made" beside it the link is there all the same, as over a network whose answer is lost.
 int link(const char* from, const char* to) {
   if (!Fails("link", to)) return NEXT("link", Link)(from, to);
+  if (Fails("made", to)) NEXT("link", Link)(from, to);
   errno = EIO;
   return -1;
 }
