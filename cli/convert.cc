@@ -8,6 +8,7 @@
 #include "cli/common_flags.h"
 #include "cli/export_adapter.h"
 #include "cli/export_model.h"
+#include "cli/import_adapter.h"
 #include "common/base/flags.h"
 #include "common/formats/model_folder_writer.h"
 
@@ -30,7 +31,7 @@ void AddImport(CLI::App& app, int* exit_code) {
   CLI::App* command = app.add_subcommand("import",
                                          "Checks a Hugging Face folder (GPT-2, Llama, Mistral, Qwen2, Qwen3, BERT) and "
                                          "writes it in fp32, ready for a RunSpec's "
-                                         "model { from: ... }");
+                                         "model { from: ... }; or one with a PEFT adapter");
   auto from = std::make_shared<std::string>();
   auto out = std::make_shared<std::string>();
   command->add_option("--from", *from, "Folder with config.json and model.safetensors (or shards and their index)")
@@ -38,8 +39,18 @@ void AddImport(CLI::App& app, int* exit_code) {
       ->required();
   command->add_option("--out", *out, "Folder to write; must not be there, or be empty")->type_name("DIR")->required();
   auto form = std::make_shared<ModelFolderForm>();
-  AddShardSize(*command, *form);
-  command->callback([=] { *exit_code = ReportStart(ImportModel(*from, *out, *form)); });
+  CLI::Option* shard_size = AddShardSize(*command, *form);
+  auto adapter = std::make_shared<std::string>();
+  command
+      ->add_option("--adapter", *adapter,
+                   "A folder as PEFT has it (adapter_config.json and adapter_model.safetensors) with adapters of low "
+                   "rank for that model: these come beside its weights, which stay as they are, linked where they can "
+                   "be")
+      ->type_name("DIR")
+      ->excludes(shard_size);
+  command->callback([=] {
+    *exit_code = ReportStart(adapter->empty() ? ImportModel(*from, *out, *form) : ImportAdapter(*from, *adapter, *out));
+  });
 }
 
 void AddExport(CLI::App& app, int* exit_code) {

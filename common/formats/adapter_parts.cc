@@ -1,6 +1,5 @@
 #include "common/formats/adapter_parts.h"
 
-#include <algorithm>
 #include <cstddef>
 #include <map>
 #include <set>
@@ -83,32 +82,12 @@ std::set<std::string> OtherModules(const ModelSpec& model, const Modules& module
   return others;
 }
 
-// Every end of the name that begins with a part of it, the shortest first: "c_fc", "mlp.c_fc", ...
-std::vector<std::string> EndsOf(const std::string& name) {
-  std::vector<std::string> ends;
-  for (size_t dot = name.rfind('.'); dot != std::string::npos;
-       dot = dot == 0 ? std::string::npos : name.rfind('.', dot - 1)) {
-    ends.push_back(name.substr(dot + 1));
-  }
-  ends.push_back(name);
-  return ends;
-}
-
-// Of each adapted module the shortest end of its name that no other module's has: one that is found for two is the
-// same.
 std::vector<std::string> TargetsOf(const ModelSpec& model, const Modules& modules) {
-  std::set<std::string> ends_of_others, targets;
-  for (const std::string& other : OtherModules(model, modules)) {
-    for (std::string& end : EndsOf(other)) ends_of_others.insert(std::move(end));
-  }
+  std::set<std::string> adapted;
   for (const auto& [name, module] : modules.by_name) {
-    if (!module.has_adapter) continue;
-    const std::vector<std::string> ends = EndsOf(name);
-    const auto own = std::find_if(ends.begin(), ends.end() - 1,
-                                  [&](const std::string& end) { return !ends_of_others.contains(end); });
-    targets.insert(*own);
+    if (module.has_adapter) adapted.insert(name);
   }
-  return {targets.begin(), targets.end()};
+  return TargetsThatName(adapted, OtherModules(model, modules));
 }
 
 absl::Status CheckSaved(const ModelSpec& model, const Modules& modules, const std::string& name) {

@@ -275,6 +275,14 @@ absl::Status ModelFolder::CheckHead() const {
                                                  "it, or save the model without it"));
 }
 
+ShardIndex ModelFolder::Index() const {
+  ShardIndex index;
+  for (const auto& [name, place] : stored_) {
+    index.emplace(place.entry->name, std::filesystem::path(place.file->path).filename().string());
+  }
+  return index;
+}
+
 int64_t ModelFolder::tensor_bytes() const {
   int64_t num_bytes = 0;
   for (const auto& [name, place] : places_) num_bytes += place.entry->num_bytes;

@@ -35,6 +35,9 @@ class ModelFolder {
   static absl::StatusOr<std::unique_ptr<ModelFolder>> Open(const std::string& folder, const ModelConfig& wanted);
 
   const ModelSpec& model() const { return model_; }
+  const std::string& folder() const { return folder_; }
+  // Which file has which tensor, by the names in the files; what is none of the model's too.
+  ShardIndex Index() const;
   // Whether the tensor, one of model()'s, is not in the files: it cannot be read, but only initialised.
   bool is_new(const TensorSpec& tensor) const { return !places_.contains(tensor.name); }
   // Of the model's tensors, as they lie in the files.

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstddef>
 #include <set>
 #include <utility>
 
@@ -84,7 +85,32 @@ BlobSpec WithAdapters(const ModelConfig& config, const BlobSpec& blob, Targets& 
   return adapted;
 }
 
+// Every end of the name that begins with a part of it, the shortest first: "c_fc", "mlp.c_fc", ...
+std::vector<std::string> EndsOf(const std::string& name) {
+  std::vector<std::string> ends;
+  for (size_t dot = name.rfind('.'); dot != std::string::npos;
+       dot = dot == 0 ? std::string::npos : name.rfind('.', dot - 1)) {
+    ends.push_back(name.substr(dot + 1));
+  }
+  ends.push_back(name);
+  return ends;
+}
+
 }  // namespace
+
+std::vector<std::string> TargetsThatName(const std::set<std::string>& modules, const std::set<std::string>& others) {
+  std::set<std::string> ends_of_others, targets;
+  for (const std::string& other : others) {
+    for (std::string& end : EndsOf(other)) ends_of_others.insert(std::move(end));
+  }
+  for (const std::string& module : modules) {
+    const std::vector<std::string> ends = EndsOf(module);
+    const auto own = std::find_if(ends.begin(), ends.end() - 1,
+                                  [&](const std::string& end) { return !ends_of_others.contains(end); });
+    targets.insert(*own);
+  }
+  return {targets.begin(), targets.end()};
+}
 
 ProductShape ProductShapeOf(const ModelConfig& config, const std::vector<int64_t>& weight_shape) {
   const bool is_out_in = config.has_out_in_weights();

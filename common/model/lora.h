@@ -2,6 +2,7 @@
 #define EPS_COMMON_MODEL_LORA_H_
 
 #include <cstdint>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -32,6 +33,10 @@ absl::StatusOr<ModelSpec> AddAdapters(ModelSpec model);
 // Errors: INVALID_ARGUMENT naming the member of `field`, which is what adapters are called where they are written, the
 //         value and the bound
 absl::Status CheckLoraRanges(absl::string_view field, const LoraConfig& lora);
+
+// Such targets as name each of `modules` and none of `others`: of each the shortest end of its name that no other one's
+// has. An end that several of `modules` have is there once.
+std::vector<std::string> TargetsThatName(const std::set<std::string>& modules, const std::set<std::string>& others);
 
 // Rows that come in and columns that come out of a block's matrix, whichever way its family has it.
 struct ProductShape {

@@ -1,0 +1,28 @@
+#ifndef EPS_COMMON_FORMATS_ADAPTED_FOLDER_H_
+#define EPS_COMMON_FORMATS_ADAPTED_FOLDER_H_
+
+#include <string>
+
+#include "absl/status/status.h"
+#include "common/formats/adapter_reader.h"
+#include "common/formats/model_folder.h"
+#include "common/formats/model_folder_files.h"
+
+namespace eps {
+
+inline constexpr char kAdaptersFile[] = "adapters.safetensors";
+
+// Writes a folder that ModelFolder reads as `adapter`'s model: the files of `base` that have its tensors, as they are,
+// linked, or copied where that cannot be; adapters in kAdaptersFile, F32; an index over both; config.json with
+// eps_lora. `files` lie beside, with the base's config.json among them. The folder must not be there, or be empty; nothing half-done
+// remains (WriteNewFolder).
+//
+// Memory: WriteTensorFile's
+// Errors: INVALID_ARGUMENT the base has a file of that name; a value of the adapter that is not finite · WriteNewFolder's,
+//         LayOverSource's · the system's, naming the file
+absl::Status WriteAdaptedFolder(const std::string& folder, const ModelFolder& base, const AdapterReader& adapter,
+                                const ModelFiles& files);
+
+}  // namespace eps
+
+#endif  // EPS_COMMON_FORMATS_ADAPTED_FOLDER_H_

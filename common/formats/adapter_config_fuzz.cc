@@ -1,0 +1,20 @@
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <string>
+
+#include "common/formats/adapter_folder.h"
+#include "common/formats/adapter_reader.h"
+
+// An adapter_config.json that is taken is one that a model may have, and is written again as the same.
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t num_bytes) {
+  const std::string text(reinterpret_cast<const char*>(data), num_bytes);
+  const absl::StatusOr<eps::LoraConfig> lora = eps::ParseAdapterConfig(text);
+  if (!lora.ok()) return 0;
+  eps::ModelConfig model;
+  model.lora = *lora;
+  const absl::StatusOr<eps::LoraConfig> again =
+      eps::ParseAdapterConfig(eps::AdapterConfigToJson(model, {}, {.target_modules = {"c_attn"}}));
+  if (!again.ok() || !(*again == *lora)) abort();
+  return 0;
+}

@@ -1,0 +1,53 @@
+#ifndef EPS_COMMON_FORMATS_ADAPTER_READER_H_
+#define EPS_COMMON_FORMATS_ADAPTER_READER_H_
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+#include "common/formats/safetensors.h"
+#include "common/model/model_config.h"
+#include "common/model/model_spec.h"
+
+namespace eps {
+
+// What a text of adapter_config.json says, but for `targets`: which weights have an adapter its tensors say.
+// Errors: INVALID_ARGUMENT naming the member, the value found and what is allowed: no LoRA, or one that computes, or
+//         trains, anything else than scale (x A^T) B^T beside a weight (DoRA, ranks of their own, biases, whole modules,
+//         a start that changes the base, ...)
+absl::StatusOr<LoraConfig> ParseAdapterConfig(absl::string_view text);
+
+// A folder as PEFT has it (adapter_folder.h), read for the model that it goes on top of. docs/formats.md, Adapters.
+//
+// Threads: safe once it is open
+class AdapterReader {
+ public:
+  // Opens and checks everything but the values: the config, and that the tensors are an A and a B, F32, F16 or BF16, of the
+  // config's rank for each of some products of `base`'s blocks, and nothing else. `base` has no adapters.
+  // Errors: NOT_FOUND · INVALID_ARGUMENT naming file and member, or tensor and byte, found and wanted
+  static absl::StatusOr<std::unique_ptr<AdapterReader>> Open(const std::string& folder, const ModelConfig& base);
+
+  // `base` with these adapters, and none but these: config.lora has targets that name them.
+  const ModelSpec& model() const { return model_; }
+  // Fills `values` with elements [first_elem, first_elem + values.size()) of one of model()'s adapters' tensors.
+  absl::Status ReadPart(const TensorSpec& tensor, int64_t first_elem, absl::Span<float> values) const;
+
+ private:
+  AdapterReader(std::string path, std::unique_ptr<SafetensorsReader> file)
+      : path_(std::move(path)), file_(std::move(file)) {}
+  absl::Status FindTensors(const ModelConfig& base, const LoraConfig& lora);
+
+  const std::string path_;
+  const std::unique_ptr<SafetensorsReader> file_;
+  ModelSpec model_;
+  std::map<std::string, const SafetensorsEntry*> entries_;  // by TensorSpec::name
+};
+
+}  // namespace eps
+
+#endif  // EPS_COMMON_FORMATS_ADAPTER_READER_H_
