@@ -93,13 +93,18 @@ void Say(const std::string& out, const ModelSpec& model, const AdapterForm& form
 }
 
 // What others would miss of the model that the adapters go on top of, where nobody has named it; "": nothing.
-std::string WhatIsMissing(const RunConfig& run, const ModelSource& source) {
+std::string WhatIsMissing(const RunConfig& run, const ModelSource& source, const std::optional<ModelConfig>& base) {
   if (IsStepFolder(run.model_from)) {
     return absl::StrCat(
         "goes on top of ", run.model_from,
         ", a run's checkpoint, which may be gone some day, and of whose adapters, if it has any, others "
         "see nothing: --base names the model that its run began with, where that is as deep, and was "
         "trained by adapters alone; else leave --adapter out");
+  }
+  if (base.has_value() && base->lora.is_on()) {
+    return absl::StrCat("goes on top of ", run.model_from,
+                        ", which has adapters beside its weights, of which others see nothing: --base names the model "
+                        "without them");
   }
   if (!run.model_from.empty()) return "";
   if (source.files.contains(kConfigFile)) {
@@ -141,7 +146,7 @@ absl::Status ExportAdapter(const std::string& checkpoint, const std::string& out
                                            return opened->ReadChecked(tensor, first, values);
                                          }));
   Say(out, model, form, *parts, *beside);
-  const std::string missing = named_base.empty() ? WhatIsMissing(run, source) : "";
+  const std::string missing = named_base.empty() ? WhatIsMissing(run, source, *base) : "";
   if (!missing.empty()) std::fprintf(stderr, "eps: %s %s\n", out.c_str(), missing.c_str());
   return absl::OkStatus();
 }

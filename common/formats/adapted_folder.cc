@@ -1,6 +1,7 @@
 #include "common/formats/adapted_folder.h"
 
 #include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -29,12 +30,15 @@ absl::Status SyncFile(const std::string& path) {
   return fsync(file.get()) == 0 ? absl::OkStatus() : FileError(errno, "sync", path);
 }
 
-// What `from` is, or leads to: a folder out of a cache is one of links.
+// What `from` is, or leads to: a folder out of a cache is one of links. Another user's file is copied, as owner and mode of
+// a link are shared.
 absl::Status LinkOrCopy(const std::string& from, const std::string& to) {
   std::error_code error;
   const std::filesystem::path file = std::filesystem::canonical(from, error);
   if (error) return FileError(error.value(), "find", from);
-  if (link(file.c_str(), to.c_str()) == 0) return absl::OkStatus();
+  struct stat found;
+  const bool is_own = stat(file.c_str(), &found) == 0 && found.st_uid == geteuid();
+  if (is_own && link(file.c_str(), to.c_str()) == 0) return absl::OkStatus();
   std::filesystem::copy_file(file, to, error);
   if (error) return FileError(error.value(), "copy", from);
   return SyncFile(to);

@@ -52,6 +52,16 @@ def merged(w, rank, alpha, rank_stabilized=False, targets=()):
     return result
 
 
+def write_peft(folder, adapters, rank, alpha, rank_stabilized=False, targets=(), **members):
+    """A folder as PEFT has it, of random_adapters'; `members` are more of its config."""
+    folder.mkdir()
+    safetensors_file.write(folder / "adapter_model.safetensors",
+                           {f"base_model.model.{name}": value.numpy() for name, value in adapters.items()})
+    (folder / "adapter_config.json").write_text(json.dumps({
+        "peft_type": "LORA", "r": rank, "lora_alpha": alpha, "use_rslora": rank_stabilized, "bias": "none",
+        "lora_dropout": 0.0, "target_modules": list(targets) or "all-linear", "modules_to_save": None, **members}))
+
+
 class WithAdapters:
     """Goes before a TorchReference: what that one begins from has adapters from `adapt` on."""
 
@@ -60,6 +70,15 @@ class WithAdapters:
         adapters = random_adapters(self.weights, lora["rank"], lora.get("targets", ()))
         self.lora = lora
         self.start({**config, "eps_lora": lora}, {**self.weights, **adapters}, self.context, name)
+
+    def adapt_from_peft(self, name, **lora):
+        """The same, where the adapters come out of another program's folder."""
+        adapters = random_adapters(self.weights, lora["rank"], lora.get("targets", ()))
+        self.lora, peft = lora, self.work.path / f"{name}-peft"
+        write_peft(peft, adapters, **lora)
+        base, self.folder = self.folder, self.work.path / name
+        self.eps("import", "--from", base, "--adapter", peft, "--out", self.folder)
+        self.weights = {**self.weights, **adapters}
 
     def loss(self, w, tokens, labels):
         return super().loss(merged(w, **self.lora), tokens, labels)

@@ -66,6 +66,20 @@ class Gpt2Test(WithAdapters, Gpt2Reference):
         self.compare(0.1, "LINEAR", "--workers", 2, *SMALLEST_PLAN)
 
 
+class PeftTest(WithAdapters, LlamaReference):
+    def test_qwen2_with_adapters_of_pefts_form_beside_some_products(self):
+        self.begin_from("base", {"model_type": "qwen2"})
+        self.adapt_from_peft("peft", rank=5, alpha=3, rank_stabilized=True,
+                             targets=["v_proj", "o_proj", "model.layers.1.mlp.gate_proj"])
+        self.compare(0.1, "COSINE", "--workers", 2)
+
+
+class PeftOfGpt2Test(WithAdapters, Gpt2Reference):
+    def test_gpt2_with_adapters_of_pefts_form_beside_every_product(self):
+        self.adapt_from_peft("gpt2-peft", rank=4, alpha=8)
+        self.compare(None, "LINEAR", *SMALLEST_PLAN)
+
+
 class MaskedTokensTest(WithAdapters, MaskedTokensReference):
     def test_bert_that_predicts_masked_tokens_with_every_product(self):
         self.adapt("masked", rank=4, alpha=8)

@@ -65,7 +65,7 @@ class FinetuneTest(SystemTest):
             self.assertEqual(command[0], "bin/eps")
             for name, place in places.items():
                 command = [word.replace(name, place) for word in command]
-            command = [str(self.work.path / word) if word.startswith("out/") else word for word in command]
+            command = [re.sub(r"(^|=)(\.\./)?out/", rf"\g<1>{self.work.path}/out/", word) for word in command]
             if command[1] in WITH_RUN:
                 command += SMALL
             if command[1] == "sample":
@@ -76,7 +76,7 @@ class FinetuneTest(SystemTest):
             done = run([str(EPS), *command[1:]], cwd=ROOT, errors="replace")  # a token may be half a character
             self.assertEqual(done.returncode, 0, f"{' '.join(command)}\n{done.stdout}\n{done.stderr}")
             outputs[command[1]] = done.stdout
-        self.assertEqual(set(outputs), WITH_RUN | {"tokenize", "sample", "evaluate", "export"})
+        self.assertEqual(set(outputs), WITH_RUN | {"tokenize", "sample", "evaluate", "export", "import"})
         self.assertIn("same bits", outputs["verify"])
         self.assertTrue(outputs["sample"].strip(), "it has nothing to say")
         self.assertNotIn("Where is Basel?", outputs["sample"])  # an answer alone
