@@ -277,15 +277,25 @@ LoraConfig LoraOf(const proto::Lora& lora) {
   return config;
 }
 
+// Whether it is no more than what a run may say of adapters that it begins with.
+bool IsDropoutAlone(const proto::Lora& lora) {
+  return lora.has_dropout() && !lora.has_rank() && !lora.has_alpha() && !lora.has_rank_stabilized() &&
+         lora.targets().empty();
+}
+
 // Those of the RunSpec, or those that the folder has.
 absl::Status CheckLora(const proto::Model& model, ModelConfig& config) {
   if (!model.has_lora()) return absl::OkStatus();
-  if (!model.lora().has_rank()) return absl::InvalidArgumentError("model.lora.rank: missing");
+  if (config.lora.is_on() && IsDropoutAlone(model.lora())) {
+    config.lora.dropout = model.lora().dropout();
+    return CheckLoraRanges("model.lora", config.lora);
+  }
   if (config.lora.is_on()) {
     return absl::InvalidArgumentError(
-        "model.lora: given, and model.from has adapters, which go on as they are; leave it out, or begin from an "
-        "export of that folder, in which they are merged into the weights (eps export)");
+        "model.lora: given, and model.from has adapters, which go on as they are, but for their dropout; leave the rest "
+        "out, or begin from an export of that folder, in which they are merged into the weights (eps export)");
   }
+  if (!model.lora().has_rank()) return absl::InvalidArgumentError("model.lora.rank: missing");
   config.lora = LoraOf(model.lora());
   return CheckLoraRanges("model.lora", config.lora);
 }

@@ -246,7 +246,7 @@ TEST_F(RunConfigTest, AModelFromAFolderSurvivesSerialisationWithoutTheFolder) {
   EXPECT_THAT(ParseRunConfig(SerializeRunConfig(config)), IsOkAndHolds(config));
 }
 
-TEST_F(RunConfigTest, AFoldersAdaptersGoOnAndNoneMayStandBesideThem) {
+TEST_F(RunConfigTest, AFoldersAdaptersGoOnAndTheirDropoutAloneMayStandBesideThem) {
   ModelConfig model = {.num_layers = 2, .d_model = 8, .num_heads = 2, .context = 16, .vocab = 99};
   WriteHfFolder(ModelConfigToJson(model));
   EXPECT_EQ(MustLoad(kFrom, {{"model.lora.rank", "3"}}).model.lora, (LoraConfig{.rank = 3, .alpha = 3}));
@@ -261,6 +261,11 @@ TEST_F(RunConfigTest, AFoldersAdaptersGoOnAndNoneMayStandBesideThem) {
     EXPECT_THAT(Load(kFrom, {{"model.lora.rank", rank}}),
                 StatusIs(kInvalid, "model.lora: given, and model.from has adapters, which go on as they are"));
   }
+  model.lora.dropout = 0.25;
+  EXPECT_EQ(MustLoad(kFrom, {{"model.lora.dropout", "0.25"}}).model, model);
+  EXPECT_THAT(Load(kFrom, {{"model.lora.dropout", "1"}}), StatusIs(kInvalid, "model.lora.dropout: 1, must be"));
+  EXPECT_THAT(Load(kFrom, {{"model.lora.dropout", "0.25"}, {"model.lora.alpha", "8"}}),
+              StatusIs(kInvalid, "model.lora: given, and model.from has adapters"));
 }
 
 TEST_F(RunConfigTest, AShapeBesideAFolderIsRefused) {

@@ -35,6 +35,7 @@ constexpr Version kInitialVersion(0);
 // set them; the rest belongs to the weights. As a config.json has it.
 nlohmann::json OfWeights(ModelConfig config) {
   config.embedding_dropout = config.attention_dropout = config.residual_dropout = config.classifier_dropout = 0;
+  config.lora.dropout = 0;
   if (config.max_positions > 0) config.context = config.max_positions;
   nlohmann::json object = FamilyOf(config.family).to_json(config);
   object.erase("n_ctx");  // n_positions once more

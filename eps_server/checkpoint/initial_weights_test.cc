@@ -244,6 +244,9 @@ TEST(LoadHuggingFaceTest, OtherAdaptersThanTheRunsAreNamed) {
   ExpectStoreHolds(adapted, *store, ValueAt);
   EXPECT_THAT(LoadHuggingFace(folder, f.model, NewAdapters::kTaken, 2, *f.store),
               StatusIs(kInvalid, "eps_lora: found {"));
+  run.model.lora.dropout = 0.5;  // the run's own matter
+  const ModelSpec dropped = BuildModel(run.model).value();
+  EXPECT_OK(LoadHuggingFace(folder, dropped, kNoNew, 2, *Store::Create(dropped, run).value()));
   run.model.lora.rank = 3;
   const ModelSpec wider = BuildModel(run.model).value();
   const std::unique_ptr<Store> other = Store::Create(wider, run).value();

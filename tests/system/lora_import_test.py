@@ -53,13 +53,15 @@ class LoraImportTest(SystemTest):
                 self.assertTrue(self.eps("sample", "--checkpoint", folder, "--prompt", "and the ", "--tokens", 4).stdout)
 
                 # A run goes on with them, without the folder too.
-                spec = self.work.spec(merged(FAST, {"model": {**NO_SHAPE, "from": "start"}, "steps": 6}), name="on.json")
+                spec = self.work.spec(merged(FAST, {"model": {**NO_SHAPE, "from": "start", "lora": {"dropout": 0.1}}, "steps": 6}), name="on.json")
                 on = self.work.out("on")
-                self.train_ok(spec, on, "--workers", 2)
+                self.begin(spec, on, 3)
+                shutil.rmtree(folder)
+                self.train_ok(spec, on, "--resume", "--workers", 2)
                 self.assertLess(summary(on)["loss_first"], summary(out)["loss_first"])
                 self.assertNotIn("adapters_new", (on / "logs" / "eps_server.log").read_text())
                 said = json.loads((latest_checkpoint(on) / "config.json").read_text())["eps_lora"]
-                self.assertEqual((said["rank"], said["alpha"], said["dropout"]), (4, 6.0, 0.05))
+                self.assertEqual((said["rank"], said["alpha"], said["dropout"]), (4, 6.0, 0.1))
                 again = self.eps("export", "--checkpoint", on, "--out", self.work.out("peft-again"), "--adapter")
                 self.assertIn("--base names the model without them", again.stderr)
                 for path in self.work.path.iterdir():
