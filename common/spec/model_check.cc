@@ -293,8 +293,7 @@ absl::Status CheckLora(const proto::Model& model, ModelConfig& config) {
   if (config.lora.is_on()) {
     return absl::InvalidArgumentError(
         "model.lora: given, and model.from has adapters, which go on as they are, but for their dropout; leave the "
-        "rest "
-        "out, or begin from an export of that folder, in which they are merged into the weights (eps export)");
+        "rest out, or begin from an export of that folder, in which they are merged into the weights (eps export)");
   }
   if (!model.lora().has_rank()) return absl::InvalidArgumentError("model.lora.rank: missing");
   config.lora = LoraOf(model.lora());
