@@ -41,15 +41,18 @@ void AddImport(CLI::App& app, int* exit_code) {
   auto form = std::make_shared<ModelFolderForm>();
   CLI::Option* shard_size = AddShardSize(*command, *form);
   auto adapter = std::make_shared<std::string>();
-  command
-      ->add_option("--adapter", *adapter,
-                   "A folder as PEFT has it (adapter_config.json and adapter_model.safetensors) with adapters of low "
-                   "rank for that model: these come beside its weights, which stay as they are, linked where they can "
-                   "be")
-      ->type_name("DIR")
-      ->excludes(shard_size);
+  CLI::Option* with_adapter =
+      command
+          ->add_option(
+              "--adapter", *adapter,
+              "A folder as PEFT has it (adapter_config.json and adapter_model.safetensors) with adapters of low "
+              "rank for that model: these come beside its weights, which stay as they are, linked where they can "
+              "be")
+          ->type_name("DIR")
+          ->excludes(shard_size);
   command->callback([=] {
-    *exit_code = ReportStart(adapter->empty() ? ImportModel(*from, *out, *form) : ImportAdapter(*from, *adapter, *out));
+    *exit_code = ReportStart(with_adapter->count() == 0 ? ImportModel(*from, *out, *form)
+                                                        : ImportAdapter(*from, *adapter, *out));
   });
 }
 

@@ -37,7 +37,8 @@ absl::Status Refuse(const std::string& folder, const std::string& why) {
 // Of a run that has adapters. Errors: ReadManifest's, and that it has none
 absl::StatusOr<RunConfig> ReadRun(const std::string& folder) {
   if (!IsStepFolder(folder)) {
-    return Refuse(folder, "is a Hugging Face folder, which has none; give a run's checkpoint, or leave --adapter out");
+    return Refuse(folder,
+                  "is no run's checkpoint, whose adapters alone are exported; give one, or leave --adapter out");
   }
   EPS_ASSIGN_OR_RETURN(Manifest manifest, ReadManifest(folder));
   if (!manifest.run.model.lora.is_on()) return Refuse(folder, "has no adapters (model.lora); leave --adapter out");

@@ -3,10 +3,13 @@
 #include <cstdint>
 #include <cstdio>
 #include <memory>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/types/span.h"
 #include "cli/export_files.h"
+#include "common/base/byte_size.h"
 #include "common/base/status_macros.h"
 #include "common/checkpoint/checkpoint_files.h"
 #include "common/formats/adapted_folder.h"
@@ -19,37 +22,60 @@
 namespace eps::cli {
 namespace {
 
-// The model's, with the adapter's tokenizer, as it was trained with that.
-absl::StatusOr<ModelFiles> FilesBeside(const std::string& from, const std::string& adapter) {
+// The model's, with the adapter's tokenizer, as it was trained with that. `left_out`: of the adapter's, what means
+// nothing without a vocabulary of its own.
+absl::StatusOr<ModelFiles> FilesBeside(const std::string& from, const std::string& adapter,
+                                       std::vector<std::string>& left_out) {
   EPS_ASSIGN_OR_RETURN(ModelFiles files, ReadModelFiles(from));
   EPS_ASSIGN_OR_RETURN(const ModelFiles own, ReadModelFiles(adapter));
-  if (HasTokenizer(own)) {
-    for (const char* name : TokenizerFileNames()) {
-      files.erase(name);
-      if (const auto found = own.find(name); found != own.end()) files.insert(*found);
+  const bool has_own = HasTokenizer(own);
+  for (const char* name : TokenizerFileNames()) {
+    const auto found = own.find(name);
+    if (has_own) files.erase(name);
+    if (found == own.end()) continue;
+    if (has_own) {
+      files.insert(*found);
+    } else {
+      left_out.push_back(name);
     }
   }
   EPS_RETURN_IF_ERROR_WITH(CheckExportFiles(files), absl::StrCat(from, " with ", adapter));
   return files;
 }
 
-void Say(const std::string& out, const ModelSpec& model, const std::string& from) {
+std::string TargetsText(const std::vector<std::string>& targets) {
+  constexpr size_t kMost = 8;
+  if (targets.empty()) return "beside all of the blocks' products";
+  const std::string some = absl::StrJoin(absl::MakeConstSpan(targets).subspan(0, kMost), ", ");
+  return targets.size() <= kMost ? some : absl::StrCat(some, " and ", targets.size() - kMost, " more");
+}
+
+void Say(const std::string& out, const std::string& from, const ModelSpec& base, const AdapterReader& adapter,
+         int64_t copied_bytes, absl::Span<const std::string> left_out) {
   int64_t adapters = 0;
-  for (const BlobSpec& blob : model.blobs) {
+  for (const BlobSpec& blob : adapter.model().blobs) {
     for (const TensorSpec& tensor : blob.tensors) adapters += tensor.lora == LoraPart::kA;
   }
-  const LoraConfig& lora = model.config.lora;
-  std::printf("%s: %lld parameters of %s, and adapters of rank %lld beside %lld weights\n", out.c_str(),
-              static_cast<long long>(model.num_parameters()), from.c_str(), static_cast<long long>(lora.rank),
-              static_cast<long long>(adapters));
-  std::printf("  alpha %g%s, dropout %g, %s\n", lora.alpha, lora.rank_stabilized ? ", rank-stabilized" : "",
-              lora.dropout,
-              lora.targets.empty() ? "of all the blocks' products" : absl::StrJoin(lora.targets, ", ").c_str());
+  const LoraConfig& lora = adapter.model().config.lora;
+  std::printf(
+      "%s: %lld parameters of %s, %s, and adapters of rank %lld beside %lld weights\n", out.c_str(),
+      static_cast<long long>(base.num_parameters()), from.c_str(),
+      copied_bytes == 0 ? "whose files are linked" : absl::StrCat(FormatByteSize(copied_bytes), " copied").c_str(),
+      static_cast<long long>(lora.rank), static_cast<long long>(adapters));
+  std::printf("  alpha %g%s, dropout %g; %s\n", lora.alpha, lora.rank_stabilized ? ", rank-stabilized" : "",
+              lora.dropout, TargetsText(lora.targets).c_str());
+  if (!adapter.base_model().empty()) {
+    std::printf("  they were trained beside %s, as adapter_config.json has it\n", adapter.base_model().c_str());
+  }
+  if (!left_out.empty()) {
+    std::printf("  left out, as the adapter has no vocabulary of its own: %s\n", absl::StrJoin(left_out, ", ").c_str());
+  }
 }
 
 }  // namespace
 
 absl::Status ImportAdapter(const std::string& from, const std::string& adapter, const std::string& out) {
+  if (adapter.empty()) return absl::InvalidArgumentError("--adapter: is empty");
   EPS_RETURN_IF_ERROR(CheckNewFolder(out));
   if (IsStepFolder(from)) {
     return absl::InvalidArgumentError(absl::StrCat(
@@ -61,9 +87,10 @@ absl::Status ImportAdapter(const std::string& from, const std::string& adapter, 
         "--from: ", from, " has adapters already; merge them first (eps export), and go on top of that folder"));
   }
   EPS_ASSIGN_OR_RETURN(const std::unique_ptr<AdapterReader> reader, AdapterReader::Open(adapter, base->model().config));
-  EPS_ASSIGN_OR_RETURN(const ModelFiles files, FilesBeside(from, adapter));
-  EPS_RETURN_IF_ERROR(WriteAdaptedFolder(out, *base, *reader, files));
-  Say(out, reader->model(), from);
+  std::vector<std::string> left_out;
+  EPS_ASSIGN_OR_RETURN(const ModelFiles files, FilesBeside(from, adapter, left_out));
+  EPS_ASSIGN_OR_RETURN(const int64_t copied_bytes, WriteAdaptedFolder(out, *base, *reader, files));
+  Say(out, from, base->model(), *reader, copied_bytes, left_out);
   return absl::OkStatus();
 }
 

@@ -53,13 +53,13 @@ enum class CheckedFiles {
   kWeights,  // what a model's weights are read from, with nothing of its training
 };
 
-// `files` are as the manifest says, byte for byte: reads them whole, each on a thread of its own, which `work` is told of;
-// null: nobody is.
+// `files` are as the manifest says, byte for byte: reads them whole, each on a thread of its own, which `work` is told
+// of; null: nobody is.
 // Errors: DATA_LOSS naming the file, found and wanted, and which bytes are damaged · CANCELLED by `work` · the system's
 absl::Status CheckSums(const std::string& folder, const Manifest& manifest, CheckedFiles files,
                        LongWork* work = nullptr);
-// Whether the folder's config.json has the attention of the manifest's model. Earlier versions wrote that of another one
-// for mixes of the Llama family's parts: who reads the folder as a model, and not by its manifest, asks.
+// Whether the folder's config.json has the attention of the manifest's model. Earlier versions wrote that of another
+// one for mixes of the Llama family's parts: who reads the folder as a model, and not by its manifest, asks.
 // Errors: FAILED_PRECONDITION naming the file, and what to do · ModelConfigFromJson's
 absl::Status CheckConfig(const std::string& folder, const Manifest& manifest);
 // ReadManifest and CheckSizes: what can be told without reading the tensors.
@@ -72,8 +72,8 @@ bool IsStepFolder(const std::string& folder);
 // Compares a step folder with its manifest: the manifest itself, the size of every file, then the sums of `files`; and
 // CheckConfig of kWeights: the folder is to be read as a model. OK for another folder, which has
 // nothing to be compared with.
-// Errors: those of ReadManifest, CheckSizes, CheckSums and CheckConfig; DATA_LOSS says what to do · NOT_FOUND the folder is
-//         gone
+// Errors: those of ReadManifest, CheckSizes, CheckSums and CheckConfig; DATA_LOSS says what to do · NOT_FOUND the
+//         folder is gone
 absl::Status VerifyCheckpointFolder(const std::string& folder, CheckedFiles files = CheckedFiles::kAll);
 
 // What `latest` names, in whatever state it is; without a useful `latest` the newest complete one; if none is complete

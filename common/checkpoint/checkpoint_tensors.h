@@ -16,9 +16,9 @@
 // Which tensors a checkpoint's files hold, and in which order. docs/formats.md, Checkpoints.
 namespace eps {
 
-// A file of weights, and the blobs whose tensors it holds: fp32 masters; of what is frozen no more than its wire form. The
-// order is the model's, frozen ones last: the same model gives the same bytes, and no fp32 tensor starts within 4 bytes
-// because one of 16 bits lies before it, which other readers refuse.
+// A file of weights, and the blobs whose tensors it holds: fp32 masters; of what is frozen no more than its wire form.
+// The order is the model's, frozen ones last: the same model gives the same bytes, and no fp32 tensor starts within 4
+// bytes because one of 16 bits lies before it, which other readers refuse.
 struct WeightFile {
   absl::string_view name;
   std::vector<const BlobSpec*> blobs;     // of the model, which outlives this

@@ -58,7 +58,8 @@ absl::StatusOr<std::string> FrozenFile::LinkInto(const std::string& folder) cons
     why_not = linked.ok() ? absl::StrCat(path_, ": is not what was written, or was written to since")
                           : std::string(linked.status().message());
   }
-  // Over a network a link may be made, and an error come back. Who writes the file anew would write into the shared one.
+  // Over a network a link may be made, and an error come back. Who writes the file anew would write into the shared
+  // one.
   EPS_RETURN_IF_ERROR(RemoveIfThere(path));
   return why_not;
 }

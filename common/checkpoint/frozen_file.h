@@ -10,15 +10,15 @@
 
 namespace eps {
 
-// The kFrozenFile of a checkpoint. What is frozen is the same in all checkpoints of a run: the file is written once, and
-// each later checkpoint has it as a link to the same bytes on disk, as long as it is known to be what was written.
+// The kFrozenFile of a checkpoint. What is frozen is the same in all checkpoints of a run: the file is written once,
+// and each later checkpoint has it as a link to the same bytes on disk, as long as it is known to be what was written.
 // Nothing ever writes into it again. docs/decisions/0022-frozen-tensors-are-written-once.md.
 //
 // Threads: safe, where it is not assigned to
 class FrozenFile {
  public:
-  // The one of the checkpoint in `folder`, which is on disk when this returns, and must not change from then on: what its
-  // bytes are is to be found out behind this, and told to set_sum.
+  // The one of the checkpoint in `folder`, which is on disk when this returns, and must not change from then on: what
+  // its bytes are is to be found out behind this, and told to set_sum.
   // Errors: FAILED_PRECONDITION it is no regular file, or another user's, who could write into it · the system's
   static absl::StatusOr<FrozenFile> Of(const std::string& folder);
 
@@ -27,9 +27,9 @@ class FrozenFile {
   // The same file, by the name that it has in `folder`.
   FrozenFile In(const std::string& folder) const;
 
-  // Makes it a file of the checkpoint in `folder` too, which has none. "": it is; else why it is not: it is gone, another one
-  // or written to by now, or cannot be linked there (another file system, one without links, too many of them), and `folder`
-  // has nothing of it.
+  // Makes it a file of the checkpoint in `folder` too, which has none. "": it is; else why it is not: it is gone,
+  // another one or written to by now, or cannot be linked there (another file system, one without links, too many of
+  // them), and `folder` has nothing of it.
   // Errors: the system's: something may be left
   absl::StatusOr<std::string> LinkInto(const std::string& folder) const;
 

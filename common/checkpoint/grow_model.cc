@@ -43,7 +43,8 @@ std::string PathOf(const std::string& folder, absl::string_view file) { return a
 
 // ---- names ------------------------------------------------------------------------------------------------
 
-// Of a block's tensor: the number of its block, and what stands around it. In every family it is the one number of a name.
+// Of a block's tensor: the number of its block, and what stands around it. In every family it is the one number of a
+// name.
 struct BlockName {
   std::string before, behind;
   int64_t block = 0;
@@ -68,8 +69,8 @@ std::optional<BlockName> ParseBlockName(const std::string& name) {
 
 // ---- what becomes of each tensor ---------------------------------------------------------------------------
 
-// Of an inserted block these two products, with their biases, are all that adds to the residual stream. Of an adapter beside
-// them B alone is zero, as of every new one: with A zero, too, neither would ever have a gradient.
+// Of an inserted block these two products, with their biases, are all that adds to the residual stream. Of an adapter
+// beside them B alone is zero, as of every new one: with A zero, too, neither would ever have a gradient.
 bool AddsToResidual(const TensorSpec& tensor) {
   const TensorRole role = tensor.role;
   const bool is_of_product = role == TensorRole::kAttentionOutWeight || role == TensorRole::kAttentionOutBias ||
@@ -99,7 +100,8 @@ std::map<std::string, const BlobSpec*> BlobsByTensor(const ModelSpec& model) {
   return blobs;
 }
 
-// model.lora.targets may have a block's number, and blocks are counted anew: each has the adapters of what it is made of.
+// model.lora.targets may have a block's number, and blocks are counted anew: each has the adapters of what it is made
+// of.
 absl::Status CheckAdapters(const ModelSpec& was, const ModelSpec& grown, absl::Span<const GrownBlock> blocks) {
   const std::map<std::string, const BlobSpec*> old_blobs = BlobsByTensor(was), new_blobs = BlobsByTensor(grown);
   const auto check = [](const std::string& source, bool was_there, const std::string& name, bool is_there) {
@@ -127,7 +129,8 @@ absl::Status CheckAdapters(const ModelSpec& was, const ModelSpec& grown, absl::S
   return absl::OkStatus();
 }
 
-// That of each block whose products into the residual stream are zero something trains that can make them more than that.
+// That of each block whose products into the residual stream are zero something trains that can make them more than
+// that.
 absl::Status CheckGates(const ModelSpec& grown, absl::Span<const GrownBlock> blocks) {
   std::set<int64_t> opened;
   for (const BlobSpec& blob : grown.blobs) {
@@ -147,8 +150,8 @@ absl::Status CheckGates(const ModelSpec& grown, absl::Span<const GrownBlock> blo
   return absl::OkStatus();
 }
 
-// The patterns of model.freeze are over names, and names are counted anew: with those that --set added, each tensor is what it
-// was.
+// The patterns of model.freeze are over names, and names are counted anew: with those that --set added, each tensor is
+// what it was.
 absl::Status CheckFreeze(const ModelSpec& was, const ModelSpec& grown, absl::Span<const GrownBlock> blocks) {
   const std::map<std::string, const BlobSpec*> old_blobs = BlobsByTensor(was);
   for (const BlobSpec& blob : grown.blobs) {
@@ -268,7 +271,8 @@ class GrownFile {
   int64_t unsynced_bytes_ = 0;
 };
 
-// Where every block is as it was, so is what is frozen: both runs have the same file, if it is one that others may have.
+// Where every block is as it was, so is what is frozen: both runs have the same file, if it is one that others may
+// have.
 absl::StatusOr<bool> LinkFrozen(const std::string& from, const std::string& to, const Manifest& was,
                                 absl::Span<const GrownBlock> blocks) {
   if (!was.has_frozen_file() || !std::ranges::equal(blocks, SameBlocks(was.run.model.num_layers))) return false;

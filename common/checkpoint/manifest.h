@@ -15,8 +15,9 @@
 
 namespace eps {
 
-// The files of a checkpoint's folder. The weights are one file; where tensors are frozen they are two and their index, as
-// Hugging Face has them: those that train, and those that do not, whose file a run's checkpoints share (frozen_file.h).
+// The files of a checkpoint's folder. The weights are one file; where tensors are frozen they are two and their index,
+// as Hugging Face has them: those that train, and those that do not, whose file a run's checkpoints share
+// (frozen_file.h).
 inline constexpr char kModelFile[] = "model.safetensors";
 inline constexpr char kTrainedFile[] = "model-00001-of-00002.safetensors";
 inline constexpr char kFrozenFile[] = "model-00002-of-00002.safetensors";
@@ -77,13 +78,14 @@ struct Manifest {
 //   "tokens", "skipped_steps", "train_seconds", "last_norm", "losses", "gradient_norms"   RunState's
 //   "sha256"          of every byte of this file before the line of this member
 //
-// Numbers have the digits that give the same double again. A loss that is not finite, as of a step that counted no token
-// or went wrong, is the string "NaN", "Infinity" or "-Infinity". crc32_per_mib: 8 hexadecimal digits for each part.
+// Numbers have the digits that give the same double again. A loss that is not finite, as of a step that counted no
+// token or went wrong, is the string "NaN", "Infinity" or "-Infinity". crc32_per_mib: 8 hexadecimal digits for each
+// part.
 std::string ManifestToJson(const Manifest& manifest);
 
 // Trusts no byte: every member is there and known, of its type, within its range, and fits the others. Formats 1, which
-// has no crc32_per_mib, 2, which has no "data", 3, which has no "choices", 4, which has no "loss_scale", 5, which has no
-// "updates", and 6, which has no "device_models", are read too.
+// has no crc32_per_mib, 2, which has no "data", 3, which has no "choices", 4, which has no "loss_scale", 5, which has
+// no "updates", and 6, which has no "device_models", are read too.
 //
 // Errors: DATA_LOSS naming the field, found and wanted · FAILED_PRECONDITION another format
 absl::StatusOr<Manifest> ParseManifest(const std::string& text);

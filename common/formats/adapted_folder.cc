@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstddef>
 #include <cstdint>
 #include <filesystem>
 #include <set>
@@ -25,23 +26,35 @@ namespace {
 
 std::string PathOf(const std::string& folder, const std::string& file) { return absl::StrCat(folder, "/", file); }
 
-absl::Status SyncFile(const std::string& path) {
-  EPS_ASSIGN_OR_RETURN(const FileDescriptor file, OpenFile(path, O_RDONLY));
-  return fsync(file.get()) == 0 ? absl::OkStatus() : FileError(errno, "sync", path);
+// Returns how many bytes there were.
+absl::StatusOr<int64_t> Copy(const std::string& from, const std::string& to) {
+  EPS_ASSIGN_OR_RETURN(const FileDescriptor source, OpenFile(from, O_RDONLY));
+  EPS_ASSIGN_OR_RETURN(const FileDescriptor file, OpenFile(to, O_WRONLY | O_CREAT | O_EXCL));
+  std::vector<char> buffer(size_t{1} << 20);
+  int64_t num_bytes = 0;
+  while (true) {
+    const ssize_t read_bytes = read(source.get(), buffer.data(), buffer.size());
+    if (read_bytes < 0 && errno == EINTR) continue;
+    if (read_bytes < 0) return FileError(errno, "read", from);
+    if (read_bytes == 0) break;
+    EPS_RETURN_IF_ERROR(WriteAt(file, to, num_bytes, {buffer.data(), static_cast<size_t>(read_bytes)}));
+    num_bytes += read_bytes;
+  }
+  if (fsync(file.get()) != 0) return FileError(errno, "sync", to);
+  return num_bytes;
 }
 
-// What `from` is, or leads to: a folder out of a cache is one of links. Another user's file is copied, as owner and mode of
-// a link are shared.
-absl::Status LinkOrCopy(const std::string& from, const std::string& to) {
+// What `from` is, or leads to: a folder out of a cache is one of links. Another user's file is copied, as owner and
+// mode of a link are shared. Returns how many bytes were copied.
+absl::StatusOr<int64_t> LinkOrCopy(const std::string& from, const std::string& to) {
   std::error_code error;
   const std::filesystem::path file = std::filesystem::canonical(from, error);
   if (error) return FileError(error.value(), "find", from);
   struct stat found;
   const bool is_own = stat(file.c_str(), &found) == 0 && found.st_uid == geteuid();
-  if (is_own && link(file.c_str(), to.c_str()) == 0) return absl::OkStatus();
-  std::filesystem::copy_file(file, to, error);
-  if (error) return FileError(error.value(), "copy", from);
-  return SyncFile(to);
+  if (is_own && link(file.c_str(), to.c_str()) == 0) return 0;
+  EPS_RETURN_IF_ERROR(RemoveIfThere(to));  // over a network a link may be made, and an error come back
+  return Copy(file.string(), to);
 }
 
 std::vector<NamedTensor> AdaptersOf(const ModelSpec& model) {
@@ -56,8 +69,8 @@ std::vector<NamedTensor> AdaptersOf(const ModelSpec& model) {
 
 }  // namespace
 
-absl::Status WriteAdaptedFolder(const std::string& folder, const ModelFolder& base, const AdapterReader& adapter,
-                                const ModelFiles& files) {
+absl::StatusOr<int64_t> WriteAdaptedFolder(const std::string& folder, const ModelFolder& base,
+                                           const AdapterReader& adapter, const ModelFiles& files) {
   EPS_ASSIGN_OR_RETURN(const std::string config, LayOverSource(adapter.model().config, files.at("config.json")));
   const std::vector<NamedTensor> adapters = AdaptersOf(adapter.model());
   ShardIndex index = base.Index();
@@ -72,9 +85,11 @@ absl::Status WriteAdaptedFolder(const std::string& folder, const ModelFolder& ba
     index.emplace(tensor.name, kAdaptersFile);
     total_bytes += tensor.tensor->num_elems() * TensorElemBytes("F32");
   }
-  return WriteNewFolder(folder, [&](const std::string& aside) -> absl::Status {
+  int64_t copied_bytes = 0;
+  const auto write = [&](const std::string& aside) -> absl::Status {
     for (const std::string& file : base_files) {
-      EPS_RETURN_IF_ERROR(LinkOrCopy(PathOf(base.folder(), file), PathOf(aside, file)));
+      EPS_ASSIGN_OR_RETURN(const int64_t num_bytes, LinkOrCopy(PathOf(base.folder(), file), PathOf(aside, file)));
+      copied_bytes += num_bytes;
     }
     EPS_RETURN_IF_ERROR(WriteTensorFile(PathOf(aside, kAdaptersFile), adapters, "F32",
                                         [&](const TensorSpec& tensor, int64_t first, absl::Span<float> values) {
@@ -84,7 +99,9 @@ absl::Status WriteAdaptedFolder(const std::string& folder, const ModelFolder& ba
         WriteFileAtomically(PathOf(aside, "model.safetensors.index.json"), ShardIndexToJson(index, total_bytes)));
     EPS_RETURN_IF_ERROR(WriteModelFiles(files, aside));
     return WriteFileAtomically(PathOf(aside, "config.json"), config);
-  });
+  };
+  EPS_RETURN_IF_ERROR(WriteNewFolder(folder, write));
+  return copied_bytes;
 }
 
 }  // namespace eps

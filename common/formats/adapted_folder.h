@@ -1,9 +1,10 @@
 #ifndef EPS_COMMON_FORMATS_ADAPTED_FOLDER_H_
 #define EPS_COMMON_FORMATS_ADAPTED_FOLDER_H_
 
+#include <cstdint>
 #include <string>
 
-#include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "common/formats/adapter_reader.h"
 #include "common/formats/model_folder.h"
 #include "common/formats/model_folder_files.h"
@@ -12,16 +13,16 @@ namespace eps {
 
 inline constexpr char kAdaptersFile[] = "adapters.safetensors";
 
-// Writes a folder that ModelFolder reads as `adapter`'s model: the files of `base` that have its tensors, as they are,
-// linked, or copied where that cannot be; adapters in kAdaptersFile, F32; an index over both; config.json with
-// eps_lora. `files` lie beside, with the base's config.json among them. The folder must not be there, or be empty; nothing half-done
-// remains (WriteNewFolder).
+// Writes a folder that ModelFolder reads as `adapter`'s model, and returns how many bytes of `base` were copied: the
+// files of `base` that have its tensors, as they are, linked, or copied where that cannot be, or they are another
+// user's; adapters in kAdaptersFile, F32; an index over both; config.json with eps_lora. `files` lie beside, with the
+// base's config.json among them. The folder must not be there, or be empty; nothing half-done remains (WriteNewFolder).
 //
 // Memory: WriteTensorFile's
-// Errors: INVALID_ARGUMENT the base has a file of that name; a value of the adapter that is not finite · WriteNewFolder's,
+// Errors: INVALID_ARGUMENT the base has a file of that name · AdapterReader::ReadPart's, WriteNewFolder's,
 //         LayOverSource's · the system's, naming the file
-absl::Status WriteAdaptedFolder(const std::string& folder, const ModelFolder& base, const AdapterReader& adapter,
-                                const ModelFiles& files);
+absl::StatusOr<int64_t> WriteAdaptedFolder(const std::string& folder, const ModelFolder& base,
+                                           const AdapterReader& adapter, const ModelFiles& files);
 
 }  // namespace eps
 

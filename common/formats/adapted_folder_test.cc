@@ -1,5 +1,8 @@
 #include "common/formats/adapted_folder.h"
 
+#include <sys/stat.h>
+#include <unistd.h>
+
 #include <cstdint>
 #include <filesystem>
 #include <limits>
@@ -8,6 +11,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "common/base/file_util.h"
 #include "common/base/status_macros.h"
@@ -42,7 +46,7 @@ class AdaptedFolderTest : public testing::Test {
     ASSERT_OK_AND_ASSIGN(const AdapterParts parts, PartsOfAdapter(model, config));
     ASSERT_OK(WriteAdapterFolder(adapter_, config, {}, parts, read));
   }
-  absl::Status Write() const {
+  absl::StatusOr<int64_t> Write() const {
     EPS_ASSIGN_OR_RETURN(const std::unique_ptr<ModelFolder> base, ModelFolder::Open(base_));
     EPS_ASSIGN_OR_RETURN(const std::unique_ptr<AdapterReader> adapter,
                          AdapterReader::Open(adapter_, base->model().config));
@@ -60,7 +64,7 @@ TEST_F(AdaptedFolderTest, ItIsTheBaseInItsOwnFilesWithTheAdaptersBeside) {
   config.lora = {};
   WriteBase(config, {.dtype = "BF16", .max_shard_bytes = 4000, .files = {{"tokenizer.json", "{}"}}});
   WriteAdapter(adapted, Count);
-  ASSERT_OK(Write());
+  EXPECT_THAT(Write(), IsOkAndHolds(0));
   ASSERT_OK_AND_ASSIGN(const std::unique_ptr<ModelFolder> base, ModelFolder::Open(base_));
   ASSERT_OK_AND_ASSIGN(const std::unique_ptr<ModelFolder> out, ModelFolder::Open(out_));
   EXPECT_EQ(out->model().config, adapted);
@@ -95,6 +99,25 @@ TEST_F(AdaptedFolderTest, AFolderOfLinksInOneFileIsFollowed) {
   EXPECT_FALSE(std::filesystem::is_symlink(out_ + "/model.safetensors"));
   EXPECT_TRUE(std::filesystem::equivalent(out_ + "/model.safetensors", dir_.File("blob")));
   EXPECT_OK(ModelFolder::Open(out_));
+}
+
+TEST_F(AdaptedFolderTest, AnotherUsersFileIsCopied) {
+  if (geteuid() != 0) GTEST_SKIP() << "only root gives files away";
+  const ModelConfig adapted = ConfigWithAdapters(ModelFamily::kGpt2);
+  ModelConfig config = adapted;
+  config.lora = {};
+  WriteBase(config, {});
+  WriteAdapter(adapted, Count);
+  const std::string file = base_ + "/model.safetensors", copy = out_ + "/model.safetensors";
+  ASSERT_EQ(chown(file.c_str(), 12345, 12345), 0);
+  ASSERT_EQ(chmod(file.c_str(), 04640), 0);
+  EXPECT_THAT(Write(), IsOkAndHolds(static_cast<int64_t>(std::filesystem::file_size(file))));
+  EXPECT_FALSE(std::filesystem::equivalent(file, copy));
+  EXPECT_EQ(ReadFile(file).value(), ReadFile(copy).value());
+  struct stat found;
+  ASSERT_EQ(stat(copy.c_str(), &found), 0);
+  EXPECT_EQ(found.st_uid, 0u);
+  EXPECT_EQ(found.st_mode & 04000u, 0u);
 }
 
 TEST_F(AdaptedFolderTest, WhatCannotBeIsNamedAndNothingIsLeft) {

@@ -22,8 +22,8 @@ struct AdapterParts {
   std::vector<NamedTensor> tensors;  // of `model`, adapters and the saved modules', in its order
 };
 
-// Of a model with adapters, whose frozen blobs are those of its run. `base` is the model without them, which other programs
-// put them beside; nullopt: it is not known.
+// Of a model with adapters, whose frozen blobs are those of its run. `base` is the model without them, which other
+// programs put them beside; nullopt: it is not known.
 // Errors: INVALID_ARGUMENT naming the module, and what to do: PEFT can have no part of a module, no module that has an
 //         adapter as well, and no token table that is the head's, too
 absl::StatusOr<AdapterParts> PartsOfAdapter(const ModelSpec& model, const std::optional<ModelConfig>& base);

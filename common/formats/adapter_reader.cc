@@ -1,12 +1,16 @@
 #include "common/formats/adapter_reader.h"
 
+#include <algorithm>
+#include <cmath>
 #include <filesystem>
+#include <iterator>
+#include <optional>
 #include <set>
 #include <system_error>
 #include <utility>
 #include <vector>
 
-#include "absl/strings/match.h"
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
@@ -28,37 +32,66 @@ constexpr int kMaxDepth = 32;
 constexpr int64_t kMaxConfigBytes = int64_t{1} << 24;  // target_modules may have thousands of names
 constexpr char kTensorFile[] = "adapter_model.safetensors";
 
-// By which of its members an adapter is more, or something else, than A and B beside a weight; absent, null and empty
-// they are none of that.
-constexpr const char* kOthers[] = {"use_dora",          "lora_bias",       "rank_pattern",
-                                   "alpha_pattern",     "modules_to_save", "layer_replication",
-                                   "target_parameters", "use_qalora",      "trainable_token_indices",
-                                   "megatron_config",   "arrow_config",    "alora_invocation_tokens"};
+// Members that are read, and then those that change nothing of what an adapter computes, or only which weights have
+// one, which its tensors say. Of PEFT 0.3 to 0.20.
+constexpr const char* kKnown[] = {
+    "peft_type",         "r",
+    "lora_alpha",        "lora_dropout",
+    "use_rslora",        "bias",
+    "init_lora_weights", "base_model_name_or_path",
 
-// How A began changes nothing; other ways change the base's weights, too.
-constexpr const char* kOwnStarts[] = {"gaussian", "eva", "orthogonal"};
+    "revision",          "task_type",
+    "inference_mode",    "auto_mapping",
+    "peft_version",      "runtime_config",
+    "target_modules",    "exclude_modules",
+    "layers_pattern",    "layers_to_transform",
+    "fan_in_fan_out",    "ensure_weight_tying",
+    "eva_config",        "corda_config",
+    "loftq_config",      "lora_ga_config",
+    "megatron_core",     "qalora_group_size",
+    "merge_weights",     "enable_lora",
+};
+
+// How A and B began, where the base's weights stay what they are; in lower case.
+constexpr const char* kOwnStarts[] = {"gaussian", "eva", "orthogonal", "mica"};
 
 bool SaysNothing(const json& value) { return value.is_null() || value == json(false) || value.empty(); }
 
-absl::Status RefuseOthers(const json& config) {
-  for (const char* member : kOthers) {
-    const json* found = FindMember(config, member);
-    // A number or a text is never empty; false is.
-    if (found == nullptr || SaysNothing(*found)) continue;
-    return BadMember(member, *found, "absent, null, false or empty: such adapters are not known here");
+// A variant is asked for by a member of its own: what is not known may be one.
+absl::Status RefuseUnknown(const json& config) {
+  for (const auto& [name, value] : config.items()) {
+    const bool is_known =
+        std::any_of(std::begin(kKnown), std::end(kKnown), [&](const char* known) { return name == known; });
+    if (is_known || SaysNothing(value)) continue;
+    return BadMember(name, value, "absent, null, false or empty: adapters with it may be more than LoRA");
   }
-  if (const json* bias = FindMember(config, "bias"); bias != nullptr && *bias != "none") {
-    return BadMember("bias", *bias, "\"none\"");
-  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckBeginning(const json& config) {
   const json* start = FindMember(config, "init_lora_weights");
   if (start == nullptr || start->is_boolean()) return absl::OkStatus();
   for (const char* own : kOwnStarts) {
-    if (*start == own) return absl::OkStatus();
+    if (start->is_string() && absl::AsciiStrToLower(start->get<std::string>()) == own) return absl::OkStatus();
   }
-  return BadMember("init_lora_weights", *start,
-                   absl::StrCat("true, false, ", absl::StrJoin(kOwnStarts, " or "),
-                                ": with others the base's weights are not its own; convert the adapter with PEFT "
-                                "(save_pretrained with path_initial_model_for_weight_conversion)"));
+  return BadMember(
+      "init_lora_weights", *start,
+      absl::StrCat("true, false, ", absl::StrJoin(kOwnStarts, ", "),
+                   ": with others it may have been trained beside other weights than the base's own; merge "
+                   "it with PEFT (merge_and_unload), or let PEFT convert it (save_pretrained with "
+                   "path_initial_model_for_weight_conversion, of some)"));
+}
+
+// As adapter_config.json has the members.
+absl::Status CheckRanges(const LoraConfig& lora) {
+  const absl::Status status = CheckLoraRanges("", lora);
+  if (status.ok()) return status;
+  absl::string_view message = status.message();
+  for (const auto& [ours, theirs] :
+       {std::pair(".rank", "r"), std::pair(".alpha", "lora_alpha"), std::pair(".dropout", "lora_dropout")}) {
+    if (absl::ConsumePrefix(&message, ours)) return absl::InvalidArgumentError(absl::StrCat(theirs, message));
+  }
+  return status;
 }
 
 std::string ShapeText(const std::vector<int64_t>& shape) { return absl::StrCat("(", absl::StrJoin(shape, ", "), ")"); }
@@ -81,17 +114,42 @@ std::map<std::string, const TensorSpec*> AdaptersOf(const ModelSpec& model) {
   return adapters;
 }
 
-// "h.0.attn.c_attn.lora_A.weight" of what PEFT calls so, with what it puts in front of all, and, in some versions, the
-// adapter's own name within ("lora_A.default.weight").
-std::string OwnNameOf(absl::string_view name, absl::string_view family_prefix) {
+// Of a name as PEFT has it: "base_model.model.transformer.h.0.attn.c_attn.lora_A.weight", or ".lora_A.default.weight".
+struct PeftName {
+  std::string own;      // "h.0.attn.c_attn.lora_A.weight": without the family's prefix
+  std::string adapter;  // "default"
+};
+
+PeftName ParseName(absl::string_view name, absl::string_view family_prefix) {
   name = absl::StripPrefix(name, "base_model.model.");
   name = absl::StripPrefix(name, family_prefix);
-  for (const char* part : {".lora_A.", ".lora_B."}) {
+  for (const absl::string_view part : {".lora_A.", ".lora_B."}) {
     const size_t at = name.find(part);
-    if (at == absl::string_view::npos || !absl::EndsWith(name, ".weight")) continue;
-    return absl::StrCat(name.substr(0, at), part, "weight");
+    absl::string_view behind = at == absl::string_view::npos ? "" : name.substr(at + part.size());
+    if (behind == "weight") return {.own = std::string(name)};
+    if (!absl::ConsumeSuffix(&behind, ".weight")) continue;
+    return {.own = absl::StrCat(name.substr(0, at), part, "weight"), .adapter = std::string(behind)};
   }
-  return std::string(name);
+  return {.own = std::string(name)};
+}
+
+// Why a tensor is none of an adapter's.
+std::string WhyOther(const std::string& own_name, const ModelSpec& base) {
+  const Family& family = FamilyOf(base.config.family);
+  bool is_of_base = absl::StripPrefix(family.tied_head_name, family.name_prefix) == own_name;
+  for (const BlobSpec& blob : base.blobs) {
+    for (const TensorSpec& tensor : blob.tensors) {
+      is_of_base |= tensor.lora == LoraPart::kNone && absl::StripPrefix(tensor.name, family.name_prefix) == own_name;
+    }
+  }
+  if (is_of_base) {
+    return "is a weight of the model itself, saved whole (modules_to_save, or a vocabulary that has grown): adapters "
+           "beside "
+           "the blocks' products alone are taken; merge it with the program that made it (PEFT's merge_and_unload)";
+  }
+  return "is no A or B beside a product of the model's blocks: it goes on top of another model, or is more than LoRA "
+         "of "
+         "these products";
 }
 
 absl::StatusOr<std::unique_ptr<SafetensorsReader>> OpenTensorFile(const std::string& folder) {
@@ -106,59 +164,73 @@ absl::StatusOr<std::unique_ptr<SafetensorsReader>> OpenTensorFile(const std::str
 
 }  // namespace
 
-absl::StatusOr<LoraConfig> ParseAdapterConfig(absl::string_view text) {
+absl::StatusOr<AdapterConfig> ParseAdapterConfig(absl::string_view text) {
   EPS_ASSIGN_OR_RETURN(const json config, ParseJson(text, kMaxDepth));
   EPS_RETURN_IF_ERROR(CheckKeysOnce(text));
   if (!config.is_object()) return absl::InvalidArgumentError("found no object");
   const json* type = FindMember(config, "peft_type");
   if (type == nullptr || *type != "LORA") return BadMember("peft_type", type == nullptr ? json() : *type, "\"LORA\"");
-  EPS_RETURN_IF_ERROR(RefuseOthers(config));
-  LoraConfig lora;
-  EPS_ASSIGN_OR_RETURN(lora.rank, ReadInteger(config, "r"));
-  lora.alpha = 8;  // PEFT's own, where it is not written
-  EPS_RETURN_IF_ERROR(ReadNumber(config, "lora_alpha", lora.alpha));
-  EPS_RETURN_IF_ERROR(ReadNumber(config, "lora_dropout", lora.dropout));
-  EPS_RETURN_IF_ERROR(ReadFlag(config, "use_rslora", lora.rank_stabilized));
-  EPS_RETURN_IF_ERROR(CheckLoraRanges("r, lora_alpha and lora_dropout as model.lora", lora));
-  return lora;
+  EPS_RETURN_IF_ERROR(RefuseUnknown(config));
+  EPS_RETURN_IF_ERROR(CheckBeginning(config));
+  if (const json* bias = FindMember(config, "bias"); bias != nullptr && *bias != "none") {
+    return BadMember("bias", *bias, "\"none\"");
+  }
+  AdapterConfig result;
+  EPS_ASSIGN_OR_RETURN(result.lora.rank, ReadInteger(config, "r"));
+  result.lora.alpha = 8;  // PEFT's own, where it is not written
+  EPS_RETURN_IF_ERROR(ReadNumber(config, "lora_alpha", result.lora.alpha));
+  EPS_RETURN_IF_ERROR(ReadNumber(config, "lora_dropout", result.lora.dropout));
+  EPS_RETURN_IF_ERROR(ReadFlag(config, "use_rslora", result.lora.rank_stabilized));
+  EPS_RETURN_IF_ERROR(CheckRanges(result.lora));
+  const json* base = FindMember(config, "base_model_name_or_path");
+  if (base != nullptr && base->is_string()) result.base_model = base->get<std::string>();
+  return result;
 }
 
 absl::StatusOr<std::unique_ptr<AdapterReader>> AdapterReader::Open(const std::string& folder, const ModelConfig& base) {
   const std::string config_path = folder + "/adapter_config.json";
   EPS_ASSIGN_OR_RETURN(const std::string text, ReadFile(config_path, kMaxConfigBytes));
-  const absl::StatusOr<LoraConfig> lora = ParseAdapterConfig(text);
-  EPS_RETURN_IF_ERROR_WITH(lora.status(), config_path);
+  const absl::StatusOr<AdapterConfig> config = ParseAdapterConfig(text);
+  EPS_RETURN_IF_ERROR_WITH(config.status(), config_path);
   EPS_ASSIGN_OR_RETURN(std::unique_ptr<SafetensorsReader> file, OpenTensorFile(folder));
-  auto reader =
-      std::unique_ptr<AdapterReader>(new AdapterReader(absl::StrCat(folder, "/", kTensorFile), std::move(file)));
-  EPS_RETURN_IF_ERROR(reader->FindTensors(base, *lora));
+  auto reader = std::unique_ptr<AdapterReader>(
+      new AdapterReader(absl::StrCat(folder, "/", kTensorFile), std::move(file), config->base_model));
+  EPS_RETURN_IF_ERROR(reader->FindTensors(base, config->lora));
   return reader;
+}
+
+std::string AdapterReader::PlaceOf(const SafetensorsEntry& entry) const {
+  return absl::StrCat(path_, ": tensor ", entry.name, " at byte ", entry.offset_bytes);
 }
 
 absl::Status AdapterReader::FindTensors(const ModelConfig& base, const LoraConfig& lora) {
   EPS_ASSIGN_OR_RETURN(const ModelSpec all, WithAllAdapters(base, lora));
   const std::map<std::string, const TensorSpec*> known = AdaptersOf(all);
   std::set<std::string> adapted;
+  std::optional<std::string> adapter;
   for (const SafetensorsEntry& entry : file_->entries()) {
-    const std::string where = absl::StrCat(path_, ": tensor ", entry.name, " at byte ", entry.offset_bytes);
-    const auto found = known.find(OwnNameOf(entry.name, FamilyOf(base.family).name_prefix));
+    const PeftName name = ParseName(entry.name, FamilyOf(base.family).name_prefix);
+    const auto found = known.find(name.own);
     if (found == known.end()) {
-      return absl::InvalidArgumentError(
-          absl::StrCat(where, " is no adapter of a product of the model's blocks, as ", known.begin()->second->name,
-                       " would be: it goes on top of another model, or is more than LoRA of these"));
+      return absl::InvalidArgumentError(absl::StrCat(PlaceOf(entry), " ", WhyOther(name.own, all)));
     }
+    if (adapter.value_or(name.adapter) != name.adapter) {
+      return absl::InvalidArgumentError(absl::StrCat(PlaceOf(entry), " is of another adapter than those before it, \"",
+                                                     name.adapter, "\" and not \"", *adapter, "\""));
+    }
+    adapter = name.adapter;
     const TensorSpec& tensor = *found->second;
     if (entry.shape != tensor.shape) {
-      return absl::InvalidArgumentError(absl::StrCat(where, " has the shape ", ShapeText(entry.shape),
+      return absl::InvalidArgumentError(absl::StrCat(PlaceOf(entry), " has the shape ", ShapeText(entry.shape),
                                                      ", adapter_config.json and the model ask for ",
                                                      ShapeText(tensor.shape)));
     }
     if (entry.dtype != "F32" && entry.dtype != "F16" && entry.dtype != "BF16") {
-      return absl::InvalidArgumentError(absl::StrCat(where, " is ", entry.dtype, ", not F32, F16 or BF16"));
+      return absl::InvalidArgumentError(absl::StrCat(PlaceOf(entry), " is ", entry.dtype, ", not F32, F16 or BF16"));
     }
     if (!entries_.emplace(tensor.name, &entry).second) {
       return absl::InvalidArgumentError(
-          absl::StrCat(where, " is there twice, also as ", entries_.at(tensor.name)->name));
+          absl::StrCat(PlaceOf(entry), " is there twice, also as ", entries_.at(tensor.name)->name));
     }
     adapted.emplace(ModuleOf(tensor));
   }
@@ -182,7 +254,15 @@ absl::Status AdapterReader::FindTensors(const ModelConfig& base, const LoraConfi
 }
 
 absl::Status AdapterReader::ReadPart(const TensorSpec& tensor, int64_t first_elem, absl::Span<float> values) const {
-  return file_->ReadFloatsAt(*entries_.at(tensor.name), first_elem, values);
+  const SafetensorsEntry& entry = *entries_.at(tensor.name);
+  EPS_RETURN_IF_ERROR(file_->ReadFloatsAt(entry, first_elem, values));
+  const auto bad = std::find_if(values.begin(), values.end(), [](float value) { return !std::isfinite(value); });
+  if (bad == values.end()) return absl::OkStatus();
+  const int64_t elem = first_elem + (bad - values.begin());
+  return absl::InvalidArgumentError(
+      absl::StrCat(path_, ": tensor ", entry.name, ", element ", elem, " at byte ",
+                   entry.offset_bytes + elem * (entry.num_bytes / tensor.num_elems()), ": ", *bad,
+                   ", must be finite: this is of a run that diverged, or of a damaged file"));
 }
 
 }  // namespace eps

@@ -16,34 +16,45 @@
 
 namespace eps {
 
-// What a text of adapter_config.json says, but for `targets`: which weights have an adapter its tensors say.
-// Errors: INVALID_ARGUMENT naming the member, the value found and what is allowed: no LoRA, or one that computes, or
-//         trains, anything else than scale (x A^T) B^T beside a weight (DoRA, ranks of their own, biases, whole modules,
-//         a start that changes the base, ...)
-absl::StatusOr<LoraConfig> ParseAdapterConfig(absl::string_view text);
+// What a text of adapter_config.json says of adapters of low rank.
+struct AdapterConfig {
+  LoraConfig lora;         // without targets: which weights have an adapter its tensors say
+  std::string base_model;  // base_model_name_or_path, whatever that names; "": nothing
+};
+
+// Errors: INVALID_ARGUMENT naming the member, the value found and what is allowed: no LoRA; one that computes, or
+//         trains, anything else than scale (x A^T) B^T beside a weight (DoRA, ranks of their own, biases, whole
+//         modules, ...); one that was trained beside other weights than the base's own (PiSSA, ...); or a member that
+//         is not known to be none of that
+absl::StatusOr<AdapterConfig> ParseAdapterConfig(absl::string_view text);
 
 // A folder as PEFT has it (adapter_folder.h), read for the model that it goes on top of. docs/formats.md, Adapters.
 //
 // Threads: safe once it is open
 class AdapterReader {
  public:
-  // Opens and checks everything but the values: the config, and that the tensors are an A and a B, F32, F16 or BF16, of the
-  // config's rank for each of some products of `base`'s blocks, and nothing else. `base` has no adapters.
+  // Opens and checks everything but the values: the config, and that the tensors are an A and a B, F32, F16 or BF16, of
+  // the config's rank for each of some products of `base`'s blocks, and nothing else. `base` has no adapters.
   // Errors: NOT_FOUND · INVALID_ARGUMENT naming file and member, or tensor and byte, found and wanted
   static absl::StatusOr<std::unique_ptr<AdapterReader>> Open(const std::string& folder, const ModelConfig& base);
 
   // `base` with these adapters, and none but these: config.lora has targets that name them.
   const ModelSpec& model() const { return model_; }
+  // AdapterConfig's.
+  const std::string& base_model() const { return base_model_; }
   // Fills `values` with elements [first_elem, first_elem + values.size()) of one of model()'s adapters' tensors.
+  // Errors: INVALID_ARGUMENT a value is not finite, naming file, tensor, element and byte · the system's
   absl::Status ReadPart(const TensorSpec& tensor, int64_t first_elem, absl::Span<float> values) const;
 
  private:
-  AdapterReader(std::string path, std::unique_ptr<SafetensorsReader> file)
-      : path_(std::move(path)), file_(std::move(file)) {}
+  AdapterReader(std::string path, std::unique_ptr<SafetensorsReader> file, std::string base_model)
+      : path_(std::move(path)), file_(std::move(file)), base_model_(std::move(base_model)) {}
   absl::Status FindTensors(const ModelConfig& base, const LoraConfig& lora);
+  std::string PlaceOf(const SafetensorsEntry& entry) const;
 
   const std::string path_;
   const std::unique_ptr<SafetensorsReader> file_;
+  const std::string base_model_;
   ModelSpec model_;
   std::map<std::string, const SafetensorsEntry*> entries_;  // by TensorSpec::name
 };

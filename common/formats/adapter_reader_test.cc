@@ -12,6 +12,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
 #include "common/base/file_util.h"
 #include "common/formats/adapter_folder.h"
 #include "common/formats/adapter_parts.h"
@@ -157,14 +158,20 @@ TEST_F(AdapterReaderTest, WhatIsNotLoraBesideABlocksProductsIsRefusedByTensor) {
   ExpectRefused(config, " is F64, not F32, F16 or BF16");
   edited(up + "lora_B.weight", [](SafetensorsEntry& entry) { entry.name.clear(); });
   ExpectRefused(config, tensors_path_ + ": tensor model.layers.1.mlp.up_proj.lora_B.weight is missing");
-  for (const std::string other : {"base_model.model.lm_head.lora_A.weight", "base_model.model.lm_head.weight",
-                                  "base_model.model.model.embed_tokens.lora_embedding_A",
-                                  "base_model.model.model.layers.3.mlp.up_proj.lora_A.weight",
-                                  "base_model.model.model.layers.1.mlp.up_proj.lora_magnitude_vector"}) {
+  for (const std::string other :
+       {"base_model.model.lm_head.lora_A.weight", "base_model.model.model.embed_tokens.lora_embedding_A",
+        "base_model.model.model.layers.3.mlp.up_proj.lora_A.weight",
+        "base_model.model.model.layers.1.mlp.up_proj.lora_magnitude_vector"}) {
     edited(up + "lora_B.weight", [&](SafetensorsEntry& entry) { entry.name = other; });
     ExpectRefused(config, "tensor " + other + " at byte ");
-    ExpectRefused(config, "is no adapter of a product of the model's blocks");
+    ExpectRefused(config, "is no A or B beside a product of the model's blocks");
   }
+  for (const std::string whole : {"base_model.model.lm_head.weight", "base_model.model.model.embed_tokens.weight"}) {
+    edited(up + "lora_B.weight", [&](SafetensorsEntry& entry) { entry.name = whole; });
+    ExpectRefused(config, "is a weight of the model itself, saved whole");
+  }
+  edited(up + "lora_B.weight", [](SafetensorsEntry& entry) { entry.name.insert(entry.name.rfind(".weight"), ".two"); });
+  ExpectRefused(config, "is of another adapter than those before it");
   edited(up + "lora_B.weight", [](SafetensorsEntry& entry) {
     entry.name = "model.layers.1.mlp.up_proj.lora_A.weight";
     entry.shape = {2, 12};
@@ -177,14 +184,50 @@ TEST_F(AdapterReaderTest, WhatIsNotLoraBesideABlocksProductsIsRefusedByTensor) {
   ExpectRefused(config, "it goes on top of another model");
 }
 
+TEST_F(AdapterReaderTest, OfSomeBlocksAlone) {
+  ModelConfig config = ConfigWithAdapters(ModelFamily::kLlama);
+  config.num_layers = 32;
+  Write(config);
+  // As layers_to_transform has it.
+  WriteEntries([](SafetensorsEntry& entry) {
+    for (int block = 0; block < 16; ++block) {
+      if (absl::StrContains(entry.name, absl::StrCat(".layers.", block, "."))) entry.name.clear();
+    }
+  });
+  ASSERT_OK_AND_ASSIGN(const std::unique_ptr<AdapterReader> reader, Open(config));
+  EXPECT_EQ(reader->model().config.lora.targets.size(), 16u * 7);
+  EXPECT_EQ(AdaptersIn(reader->model()).size(), 16u * 7 * 2);
+}
+
 TEST_F(AdapterReaderTest, MoreTargetsThanARunMayHaveAreRefused) {
   ModelConfig config = ConfigWithAdapters(ModelFamily::kLlama);
-  config.num_layers = 80;
+  config.num_layers = 1100;
   Write(config);
   WriteEntries([](SafetensorsEntry& entry) {  // of every block but the last a single one
-    if (!absl::StrContains(entry.name, "q_proj") || absl::StrContains(entry.name, ".79.")) entry.name.clear();
+    if (!absl::StrContains(entry.name, "q_proj") || absl::StrContains(entry.name, ".1099.")) entry.name.clear();
   });
-  ExpectRefused(config, tensors_path_ + ": of 79 adapted weights: model.lora.targets: 79, must be at most 64");
+  ExpectRefused(config, tensors_path_ + ": of 1099 adapted weights: model.lora.targets: 1099, must be at most 1024");
+}
+
+TEST_F(AdapterReaderTest, AValueThatIsNotFiniteIsNamedByItsByte) {
+  const ModelConfig config = ConfigWithAdapters(ModelFamily::kGpt2);
+  Write(config, "BF16");
+  ASSERT_OK_AND_ASSIGN(std::string bytes, ReadFile(tensors_path_));
+  bytes.replace(bytes.size() - 4, 2, "\x80\x7f");  // infinity, of the last tensor's last but one element
+  ASSERT_OK(WriteFileAtomically(tensors_path_, bytes));
+  ASSERT_OK_AND_ASSIGN(const std::unique_ptr<AdapterReader> reader, Open(config));
+  TensorSpec last;  // of the file
+  for (const BlobSpec& blob : reader->model().blobs) {
+    for (const TensorSpec& tensor : blob.tensors) {
+      if (tensor.name == "transformer.h.2.mlp.c_proj.lora_B.weight") last = tensor;
+    }
+  }
+  ASSERT_EQ(last.num_elems(), 12 * 2);
+  std::vector<float> values(3);
+  EXPECT_THAT(reader->ReadPart(last, last.num_elems() - 3, absl::MakeSpan(values)),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       absl::StrCat(tensors_path_, ": tensor base_model.model.", last.name, ", element ",
+                                    last.num_elems() - 2, " at byte ", bytes.size() - 4, ": inf, must be finite")));
 }
 
 TEST_F(AdapterReaderTest, FilesThatAreNotThereAreNamed) {
@@ -208,8 +251,11 @@ absl::Status ParseWith(const std::string& member, const json& value) {
 }
 
 TEST(AdapterConfigTest, WhatChangesNothingIsTakenAndAlphaIsPeftsOwnWhereItIsAbsent) {
-  ASSERT_OK_AND_ASSIGN(const LoraConfig lora, ParseAdapterConfig(R"({"peft_type": "LORA", "r": 4})"));
-  EXPECT_EQ(lora, (LoraConfig{.rank = 4, .alpha = 8}));
+  ASSERT_OK_AND_ASSIGN(const AdapterConfig short_one, ParseAdapterConfig(R"({"peft_type": "LORA", "r": 4})"));
+  EXPECT_EQ(short_one.lora, (LoraConfig{.rank = 4, .alpha = 8}));
+  EXPECT_EQ(short_one.base_model, "");
+  EXPECT_EQ(ParseAdapterConfig(R"({"peft_type": "LORA", "r": 4, "base_model_name_or_path": "x/y"})")->base_model,
+            "x/y");
   for (const auto& [member, value] : std::vector<std::pair<std::string, json>>{{"bias", "none"},
                                                                                {"modules_to_save", nullptr},
                                                                                {"modules_to_save", json::array()},
@@ -220,7 +266,10 @@ TEST(AdapterConfigTest, WhatChangesNothingIsTakenAndAlphaIsPeftsOwnWhereItIsAbse
                                                                                {"layers_to_transform", {1, 2}},
                                                                                {"task_type", "SEQ_CLS"},
                                                                                {"fan_in_fan_out", true},
-                                                                               {"revision", "main"}}) {
+                                                                               {"revision", "main"},
+                                                                               {"init_lora_weights", "Gaussian"},
+                                                                               {"peft_version", "0.18.0"},
+                                                                               {"future", nullptr}}) {
     EXPECT_OK(ParseWith(member, value)) << member;
   }
 }
@@ -241,12 +290,18 @@ TEST(AdapterConfigTest, WhatIsMoreThanLoraIsRefusedByItsMember) {
                                                                                {"r", "8"},
                                                                                {"r", 2.5},
                                                                                {"lora_alpha", "16"},
-                                                                               {"use_rslora", 1}}) {
+                                                                               {"use_rslora", 1},
+                                                                               {"r", 0},
+                                                                               {"lora_alpha", -1},
+                                                                               {"lora_dropout", 1},
+                                                                               {"use_bdlora", true},
+                                                                               {"velora_config", {{"x", 1}}},
+                                                                               {"future", 1},
+                                                                               {"init_lora_weights", 3}}) {
     EXPECT_THAT(ParseWith(member, value), StatusIs(absl::StatusCode::kInvalidArgument, member + ": ")) << value;
   }
-  EXPECT_THAT(ParseWith("r", 0), StatusIs(absl::StatusCode::kInvalidArgument, "as model.lora.rank: 0, must be"));
-  EXPECT_THAT(ParseWith("lora_alpha", -1), StatusIs(absl::StatusCode::kInvalidArgument, "model.lora.alpha: -1"));
-  EXPECT_THAT(ParseWith("lora_dropout", 1), StatusIs(absl::StatusCode::kInvalidArgument, "model.lora.dropout: 1"));
+  EXPECT_THAT(ParseWith("r", 5000),
+              StatusIs(absl::StatusCode::kInvalidArgument, "r: 5000, must be between 1 and 4096"));
   for (const char* text : {"", "[]", "null", "{\"r\": 1, \"r\": 2}"}) {
     EXPECT_THAT(ParseAdapterConfig(text).status(), StatusIs(absl::StatusCode::kInvalidArgument)) << text;
   }

@@ -15,7 +15,7 @@
 namespace eps {
 
 inline constexpr int64_t kMaxLoraRank = 4096;
-inline constexpr size_t kMaxLoraTargets = 64;
+inline constexpr size_t kMaxLoraTargets = 1024;  // each product of 146 blocks of a Llama by its whole name
 inline constexpr size_t kMaxLoraTargetBytes = 256;
 
 // The model with adapters (LoraConfig) beside the products of its blocks that config.lora.targets name; as it is, without

@@ -113,8 +113,8 @@ class TensorFiles {
     return files;
   }
 
-  // Calls `write(which tensor of the blob, first element in the tensor, first element in the chunk, number of elements)`
-  // for each tensor of which the chunk has some. The padding between tensors is in no file.
+  // Calls `write(which tensor of the blob, first element in the tensor, first element in the chunk, number of
+  // elements)` for each tensor of which the chunk has some. The padding between tensors is in no file.
   template <typename WritePiece>
   absl::Status ForEachTensorOf(const CapturedChunk& chunk, const WritePiece& write) const {
     const std::vector<TensorSpec>& tensors = model_.blob(chunk.blob).tensors;
@@ -207,16 +207,18 @@ absl::StatusOr<FileSum> SumPatiently(const std::string& path, PatientThread& pat
   return summer.Finish();
 }
 
-// Of the file of frozen tensors: that which a linked one has; of one that was written `own` becomes it, or stays nothing
-// where no later checkpoint could link it.
+// Of the file of frozen tensors: that which a linked one has; of one that was written `own` becomes it, or stays
+// nothing where no later checkpoint could link it.
 absl::StatusOr<FileSum> SumFrozen(const std::string& folder, std::optional<FrozenFile>& own, PatientThread& patient) {
   if (own.has_value()) return own->sum();
   absl::StatusOr<FrozenFile> written = FrozenFile::Of(folder);  // before it is read: what changes from here on is seen
   EPS_ASSIGN_OR_RETURN(FileSum sum, SumPatiently(PathOf(folder, kFrozenFile), patient));
-  if (written.ok()) {
-    written->set_sum(sum);
-    own = *std::move(written);
+  if (!written.ok()) {
+    LogWarning("frozen_tensors_not_shared", {{"why", written.status().message()}});
+    return sum;
   }
+  written->set_sum(sum);
+  own = *std::move(written);
   return sum;
 }
 

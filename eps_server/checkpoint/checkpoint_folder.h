@@ -23,15 +23,15 @@ namespace eps::server {
 
 // One checkpoint's folder, from a store and into one. common/checkpoint/checkpoint_files.h checks its files.
 
-// Writes a checkpoint's files into the empty folder `folder`, synced; the sums in the manifest are of what is read back, and
-// every file has the size that it must have. Takes every chunk of `capture`, which is made for state.version. `frozen`, of
-// an earlier checkpoint of the run: is linked where it can be, with its sum, instead of being written again. Becomes the
-// folder's own, for the next one; nothing, where none is frozen.
+// Writes a checkpoint's files into the empty folder `folder`, synced; the sums in the manifest are of what is read
+// back, and every file has the size that it must have. Takes every chunk of `capture`, which is made for state.version.
+// `frozen`, of an earlier checkpoint of the run: is linked where it can be, with its sum, instead of being written
+// again. Becomes the folder's own, for the next one; nothing, where none is frozen.
 // What needs a core or the disk goes through `patient`, piece by piece.
 // Memory: of the system, at most 2 * 32 MiB that wait for the disk as long as nobody waits for `patient`; of this
 //         process, a part that is read back (1 MiB) and the manifest
-// Errors: the system's, naming the file · CANCELLED as `patient` says · DATA_LOSS a file is shorter than what was written ·
-//         INVALID_ARGUMENT a run or state that no reader would take
+// Errors: the system's, naming the file · CANCELLED as `patient` says · DATA_LOSS a file is shorter than what was
+//         written · INVALID_ARGUMENT a run or state that no reader would take
 absl::Status WriteCheckpointFolder(const std::string& folder, StateCapture& capture, const ModelSpec& model,
                                    const RunConfig& run, const RunState& state, std::optional<FrozenFile>& frozen,
                                    PatientThread& patient);
@@ -41,9 +41,9 @@ absl::Status WriteCheckpointFolder(const std::string& folder, StateCapture& capt
 absl::StatusOr<Manifest> ReadManifestOfWholeWeights(const std::string& folder, LongWork* work);
 
 // Fills an empty store with masters and moments, or with masters alone, at the manifest's step. Of a store for masters
-// alone other tensors may be frozen than the run's. The files are checked to hold exactly the model's tensors before the
-// first one is stored; their sums are CheckSums' matter. With up to `threads` threads: the same bits for any number.
-// `work` is told how far it is; null: nobody is.
+// alone other tensors may be frozen than the run's. The files are checked to hold exactly the model's tensors before
+// the first one is stored; their sums are CheckSums' matter. With up to `threads` threads: the same bits for any
+// number. `work` is told how far it is; null: nobody is.
 // Errors: DATA_LOSS naming file and tensor · CANCELLED by `work`
 enum class LoadWhat { kMastersAndMoments, kMasters };
 absl::Status LoadTensors(const std::string& folder, const ModelSpec& model, const Manifest& manifest, LoadWhat what,

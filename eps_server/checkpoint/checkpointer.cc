@@ -100,7 +100,7 @@ class FolderCheckpointer final : public Checkpointer {
     }
     std::string path = directory_.FolderOf(state.version);
     SetLatestPath(path);
-    if (frozen.has_value()) frozen_ = frozen->In(path);
+    frozen_ = frozen.has_value() ? std::optional(frozen->In(path)) : std::nullopt;
     const absl::Status removed = patient.Run([this, too_many = TooMany(state)] {
       for (const Version version : too_many) {
         const absl::Status status = directory_.Remove(version);
@@ -117,7 +117,7 @@ class FolderCheckpointer final : public Checkpointer {
     if (!manifest.has_frozen_file()) return std::nullopt;
     absl::StatusOr<FrozenFile> frozen = FrozenFile::Of(folder);
     if (!frozen.ok()) {
-      LogWarning("frozen_tensors_written_anew", {{"why", frozen.status().message()}});
+      LogWarning("frozen_tensors_not_shared", {{"why", frozen.status().message()}});
       return std::nullopt;
     }
     frozen->set_sum(manifest.files.at(kFrozenFile));
@@ -147,8 +147,8 @@ class FolderCheckpointer final : public Checkpointer {
     return manifest;
   }
 
-  // Reads what it offers whole: advice that leads to a second damaged checkpoint is none. Of a file that several have, and
-  // that is found damaged in one of them, it is not read again.
+  // Reads what it offers whole: advice that leads to a second damaged checkpoint is none. Of a file that several have,
+  // and that is found damaged in one of them, it is not read again.
   std::string WhatToDo(Version damaged, const absl::Status& damage) const {
     std::vector<std::string> damaged_frozen;
     const auto note = [&](Version version, const absl::Status& status) {
@@ -182,9 +182,9 @@ class FolderCheckpointer final : public Checkpointer {
   std::string FrozenIn(Version version) const { return absl::StrCat(directory_.FolderOf(version), "/", kFrozenFile); }
 
   // The complete ones before `written` that are too many, and none of those that are kept for good. Of several with the
-  // same weights and moments, as every step between was skipped, the newest counts alone: a run that diverges would push
-  // out all that it could go on from. One that lies after it, or is damaged, is not this run's making: it is left for a
-  // person to look at. Reads manifests, which is not for a PatientThread.
+  // same weights and moments, as every step between was skipped, the newest counts alone: a run that diverges would
+  // push out all that it could go on from. One that lies after it, or is damaged, is not this run's making: it is left
+  // for a person to look at. Reads manifests, which is not for a PatientThread.
   std::vector<Version> TooMany(const RunState& written) const {
     std::vector<Version> too_many;
     const absl::StatusOr<std::vector<Version>> steps = directory_.Steps();

@@ -22,22 +22,22 @@ namespace eps::server {
 
 // Writes and loads checkpoints of one run in `directory` (DIR/checkpoints):
 //
-//   step-NNNNNNNN/model.safetensors      fp32 masters under their Hugging Face names; of frozen tensors the wire form, in
-//                                        a file of their own that the checkpoints share (manifest.h)
+//   step-NNNNNNNN/model.safetensors      fp32 masters under their Hugging Face names; of frozen tensors the wire form,
+//                                        in a file of their own that the checkpoints share (manifest.h)
 //   step-NNNNNNNN/optimizer.safetensors  "exp_avg.<name>", "exp_avg_sq.<name>" (SGD: "momentum.<name>")
 //   step-NNNNNNNN/config.json            the Hugging Face form of the model's family, so the folder loads there
 //   step-NNNNNNNN/manifest.json          format, RunState, the RunConfig's text, sha256 and bytes of each file
 //   latest                               the newest one's name
 //
 // A checkpoint is written into a folder of another name, synced, checked and renamed; `latest` is replaced
-// after it. Older ones beyond `keep` are removed last, but for those of keep_every_steps. docs/formats.md describes every
-// file.
+// after it. Older ones beyond `keep` are removed last, but for those of keep_every_steps. docs/formats.md describes
+// every file.
 //
 // Threads: LatestPath is safe from any; the others one at a time
 class Checkpointer {
  public:
-  // Removes what a killed run left half written; makes nothing before the first Write. `claim`: whether the run still has
-  // the folder; asked before each Write, whose error it becomes. Unset: it has.
+  // Removes what a killed run left half written; makes nothing before the first Write. `claim`: whether the run still
+  // has the folder; asked before each Write, whose error it becomes. Unset: it has.
   // Errors: the system's, naming the file · RESOURCE_EXHAUSTED no room for checkpoint.buffer_bytes
   static absl::StatusOr<std::unique_ptr<Checkpointer>> Create(std::string directory, const ModelSpec& model,
                                                               const RunConfig& run,
@@ -76,8 +76,8 @@ class Checkpointer {
 enum class NewAdapters { kRefused, kTaken };
 
 // Fills an empty store from a folder that ModelFolder takes, with up to `threads` threads: the same bits for any
-// number. Everything but the values, which must be finite in the store's wire form, is checked before the first tensor is
-// stored. `work` is told how far it is; null: nobody is.
+// number. Everything but the values, which must be finite in the store's wire form, is checked before the first tensor
+// is stored. `work` is told how far it is; null: nobody is.
 //
 // Memory: beside the store, 1 MiB of values in each thread, whatever the model; the files' pages are the system's
 // Errors: NOT_FOUND, INVALID_ARGUMENT naming file, tensor, shape, dtype or value found and wanted · CANCELLED by `work`

@@ -252,7 +252,7 @@ class AdapterTest(LoraExportTest):
         out = self.work.out("run")
         self.train_ok(self.work.spec({"steps": 1}), out)
         self.refused_whole(out, "--adapter: ", "has no adapters (model.lora)")
-        self.refused_whole(self.exported(out, "hf"), "--adapter: ", "is a Hugging Face folder")
+        self.refused_whole(self.exported(out, "hf"), "--adapter: ", "is no run's checkpoint")
         self.refused_whole(out, "--adapter", "--max-shard-size", args=("--adapter", "--max-shard-size", "5MiB"))
 
     def test_a_deeper_model_than_its_base_is_refused(self):

@@ -1,6 +1,7 @@
 """Adapters of PEFT's form as a start: eps import --adapter puts them beside the model that they go on top of."""
 
 import json
+import math
 import shutil
 
 import safetensors_file
@@ -40,7 +41,10 @@ class LoraImportTest(SystemTest):
                 out = self.trained(model, targets)
                 folder, said = self.imported()
                 adapters = sum(name.endswith("lora_A.weight") for name in safetensors_file.read_raw(latest_checkpoint(out)))
-                self.assertIn(f"adapters of rank 4 beside {adapters} weights", said)
+                weights = sum(math.prod(shape) for _, shape, _ in safetensors_file.read_raw(self.base).values())
+                self.assertIn(f"{weights} parameters of {self.base}, whose files are linked, and adapters of rank 4 beside "
+                              f"{adapters} weights", said)
+                self.assertIn(f"they were trained beside {self.base}, as adapter_config.json has it", said)
                 self.assertEqual(safetensors_file.read_raw(folder), safetensors_file.read_raw(latest_checkpoint(out)))
                 for shard in self.base.glob("model*.safetensors"):
                     self.assertTrue(shard.samefile(folder / shard.name), shard)
@@ -75,6 +79,11 @@ class LoraImportTest(SystemTest):
         (self.base / "generation_config.json").write_text("{}")
         folder, _ = self.imported("first-start")
         self.assertEqual((folder / "chat_template.jinja").read_text(), "base")
+        (self.peft / "chat_template.jinja").write_text("own")
+        folder, said = self.imported("without-vocabulary")
+        self.assertEqual((folder / "chat_template.jinja").read_text(), "base")
+        self.assertIn("no vocabulary of its own: chat_template.jinja", said)
+        (self.peft / "chat_template.jinja").unlink()
         (self.peft / "tokenizer.json").write_text('{"own": 1}')
         folder, _ = self.imported("second-start")
         self.assertEqual((folder / "tokenizer.json").read_text(), '{"own": 1}')
@@ -93,7 +102,10 @@ class LoraImportTest(SystemTest):
             self.assertFalse(start.exists())
             self.assertEqual(list(self.work.path.glob("start*")), [])
 
+        self.refused(run([str(EPS), "import", "--from", str(self.base), "--adapter", "", "--out", str(start)]), 2,
+                     "--adapter: is empty")
         refused("adapter_config.json: use_dora: true, must be absent", use_dora=True)
+        refused("adapter_config.json: a_later_variant: ", a_later_variant={"scale": 2})
         refused("adapter_config.json: modules_to_save: ", modules_to_save=["classifier"])
         refused("adapter_model.safetensors: tensor base_model.model.transformer.h.0.attn.c_attn.lora_A.weight at byte ",
                 "has the shape (4, 64), adapter_config.json and the model ask for (5, 64)", r=5)
