@@ -1,6 +1,5 @@
 #include "cli/export_adapter.h"
 
-#include <cstddef>
 #include <cstdint>
 #include <cstdio>
 #include <memory>
@@ -10,10 +9,10 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "absl/types/span.h"
 #include "cli/export_files.h"
 #include "cli/export_model.h"
+#include "common/base/shown_text.h"
 #include "common/base/status_macros.h"
 #include "common/checkpoint/checkpoint_files.h"
 #include "common/checkpoint/manifest.h"
@@ -61,13 +60,6 @@ ModelFiles TokenizerFiles(const ModelFiles& files) {
     if (const auto file = files.find(name); file != files.end()) found.insert(*file);
   }
   return found;
-}
-
-// "a, b and 63 more".
-std::string SomeOf(const std::vector<std::string>& names) {
-  constexpr size_t kMost = 8;
-  const std::string some = absl::StrJoin(absl::MakeConstSpan(names).subspan(0, kMost), ", ");
-  return names.size() <= kMost ? some : absl::StrCat(some, " and ", names.size() - kMost, " more");
 }
 
 void Say(const std::string& out, const ModelSpec& model, const AdapterForm& form, const AdapterParts& parts,

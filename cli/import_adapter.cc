@@ -10,6 +10,7 @@
 #include "absl/types/span.h"
 #include "cli/export_files.h"
 #include "common/base/byte_size.h"
+#include "common/base/shown_text.h"
 #include "common/base/status_macros.h"
 #include "common/checkpoint/checkpoint_files.h"
 #include "common/formats/adapted_folder.h"
@@ -43,27 +44,27 @@ absl::StatusOr<ModelFiles> FilesBeside(const std::string& from, const std::strin
   return files;
 }
 
-std::string TargetsText(const std::vector<std::string>& targets) {
-  constexpr size_t kMost = 8;
-  if (targets.empty()) return "beside all of the blocks' products";
-  const std::string some = absl::StrJoin(absl::MakeConstSpan(targets).subspan(0, kMost), ", ");
-  return targets.size() <= kMost ? some : absl::StrCat(some, " and ", targets.size() - kMost, " more");
-}
-
-void Say(const std::string& out, const std::string& from, const ModelSpec& base, const AdapterReader& adapter,
-         int64_t copied_bytes, absl::Span<const std::string> left_out) {
-  int64_t adapters = 0;
+void Say(const std::string& out, const std::string& from, const AdapterReader& adapter, int64_t copied_bytes,
+         absl::Span<const std::string> left_out) {
+  int64_t adapters = 0, num_parameters = 0;
+  std::vector<std::string> whole;
   for (const BlobSpec& blob : adapter.model().blobs) {
-    for (const TensorSpec& tensor : blob.tensors) adapters += tensor.lora == LoraPart::kA;
+    for (const TensorSpec& tensor : blob.tensors) {
+      adapters += tensor.lora == LoraPart::kA;
+      if (tensor.lora != LoraPart::kNone) continue;
+      if (adapter.has(tensor)) whole.push_back(tensor.name);
+      num_parameters += tensor.num_elems();
+    }
   }
   const LoraConfig& lora = adapter.model().config.lora;
   std::printf(
       "%s: %lld parameters of %s, %s, and adapters of rank %lld beside %lld weights\n", out.c_str(),
-      static_cast<long long>(base.num_parameters()), from.c_str(),
+      static_cast<long long>(num_parameters), from.c_str(),
       copied_bytes == 0 ? "whose files are linked" : absl::StrCat(FormatByteSize(copied_bytes), " copied").c_str(),
       static_cast<long long>(lora.rank), static_cast<long long>(adapters));
   std::printf("  alpha %g%s, dropout %g; %s\n", lora.alpha, lora.rank_stabilized ? ", rank-stabilized" : "",
-              lora.dropout, TargetsText(lora.targets).c_str());
+              lora.dropout, lora.targets.empty() ? "beside all of the blocks' products" : SomeOf(lora.targets).c_str());
+  if (!whole.empty()) std::printf("  and in the place of the model's own: %s\n", SomeOf(whole).c_str());
   if (!adapter.base_model().empty()) {
     std::printf("  they were trained beside %s, as adapter_config.json has it\n", adapter.base_model().c_str());
   }
@@ -81,16 +82,19 @@ absl::Status ImportAdapter(const std::string& from, const std::string& adapter, 
     return absl::InvalidArgumentError(absl::StrCat(
         "--from: ", from, " is a run's checkpoint; export it first (eps export), and go on top of that folder"));
   }
-  EPS_ASSIGN_OR_RETURN(const std::unique_ptr<ModelFolder> base, ModelFolder::Open(from));
+  EPS_ASSIGN_OR_RETURN(std::unique_ptr<ModelFolder> base, ModelFolder::Open(from));
   if (base->model().config.lora.is_on()) {
     return absl::InvalidArgumentError(absl::StrCat(
         "--from: ", from, " has adapters already; merge them first (eps export), and go on top of that folder"));
   }
   EPS_ASSIGN_OR_RETURN(const std::unique_ptr<AdapterReader> reader, AdapterReader::Open(adapter, base->model().config));
+  if (reader->model().config.num_classes != base->model().config.num_classes) {  // the adapter has the head
+    EPS_ASSIGN_OR_RETURN(base, ModelFolder::Open(from, reader->model().config));
+  }
   std::vector<std::string> left_out;
   EPS_ASSIGN_OR_RETURN(const ModelFiles files, FilesBeside(from, adapter, left_out));
   EPS_ASSIGN_OR_RETURN(const int64_t copied_bytes, WriteAdaptedFolder(out, *base, *reader, files));
-  Say(out, from, base->model(), *reader, copied_bytes, left_out);
+  Say(out, from, *reader, copied_bytes, left_out);
   return absl::OkStatus();
 }
 

@@ -1,6 +1,7 @@
 #include "common/base/shown_text.h"
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "common/base/utf8.h"
 
 namespace eps {
@@ -63,6 +64,12 @@ absl::string_view CutText(absl::string_view text, size_t max_bytes) {
 std::string QuoteText(absl::string_view text, size_t max_bytes) {
   const absl::string_view cut = CutText(text, max_bytes);
   return absl::StrCat("\"", EscapeText(cut), cut.size() < text.size() ? "..." : "", "\"");
+}
+
+std::string SomeOf(absl::Span<const std::string> names) {
+  constexpr size_t kMost = 8;
+  const std::string some = absl::StrJoin(names.subspan(0, kMost), ", ");
+  return names.size() <= kMost ? some : absl::StrCat(some, " and ", names.size() - kMost, " more");
 }
 
 }  // namespace eps

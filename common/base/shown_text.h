@@ -5,6 +5,7 @@
 #include <string>
 
 #include "absl/strings/string_view.h"
+#include "absl/types/span.h"
 
 namespace eps {
 
@@ -17,6 +18,9 @@ absl::string_view CutText(absl::string_view text, size_t max_bytes);
 
 // Escaped, in double quotes; of a longer text as much as CutText leaves, and "..." in the quotes behind it.
 std::string QuoteText(absl::string_view text, size_t max_bytes = 60);
+
+// "a, b and 63 more": the first eight.
+std::string SomeOf(absl::Span<const std::string> names);
 
 }  // namespace eps
 

@@ -1,6 +1,7 @@
 #include "common/base/shown_text.h"
 
 #include <string>
+#include <vector>
 
 #include "gtest/gtest.h"
 
@@ -35,6 +36,13 @@ TEST(ShownTextTest, ALongTextIsCutBetweenCharacters) {
   EXPECT_EQ(QuoteText("😀😀", 7), "\"😀...\"");
   EXPECT_EQ(QuoteText("😀", 3), "\"...\"");
   EXPECT_EQ(CutText(std::string(10, '\x80'), 5).size(), 2u) << "no characters, which have no borders";
+}
+
+TEST(ShownTextTest, OfManyNamesTheFirstAreSaidAndHowManyMoreThereAre) {
+  std::vector<std::string> names = {"a", "b"};
+  EXPECT_EQ(SomeOf(names), "a, b");
+  names.resize(9, "c");
+  EXPECT_EQ(SomeOf(names), "a, b, c, c, c, c, c, c and 1 more");
 }
 
 }  // namespace

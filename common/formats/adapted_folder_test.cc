@@ -24,6 +24,7 @@
 #include "common/model/model_spec.h"
 #include "common/testing/status_matchers.h"
 #include "common/testing/temp_dir.h"
+#include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
 namespace eps {
@@ -84,6 +85,46 @@ TEST_F(AdaptedFolderTest, ItIsTheBaseInItsOwnFilesWithTheAdaptersBeside) {
       ASSERT_OK(out->Read(tensor, absl::MakeSpan(found)));
       EXPECT_EQ(found, wanted) << tensor.name;
     }
+  }
+}
+
+TEST_F(AdaptedFolderTest, WhatTheAdapterHasWholeIsLeftOutOfTheBasesFileAlone) {
+  const ModelConfig adapted = ClassifierWithAdapters({"query"});
+  for (const int64_t classes : {0, 3}) {  // a model of masked tokens has no classifier to leave out
+    ModelConfig config = adapted;
+    config.lora = {};
+    config.num_classes = classes;
+    WriteBase(config, {.max_shard_bytes = 4000});
+    const ModelSpec model = BuildModel(adapted).value();
+    ASSERT_OK_AND_ASSIGN(const AdapterParts parts, PartsOfAdapter(model, adapted));
+    ASSERT_OK(
+        WriteAdapterFolder(adapter_, adapted, {}, parts, [](const TensorSpec&, int64_t, absl::Span<float> values) {
+          for (float& value : values) value = -1;
+          return absl::OkStatus();
+        }));
+    ASSERT_OK_AND_ASSIGN(const std::unique_ptr<ModelFolder> base, ModelFolder::Open(base_, adapted));
+    ASSERT_OK_AND_ASSIGN(const std::unique_ptr<AdapterReader> adapter, AdapterReader::Open(adapter_, config));
+    ASSERT_OK_AND_ASSIGN(const ModelFiles files, ReadModelFiles(base_));
+    const absl::StatusOr<int64_t> written = WriteAdaptedFolder(out_, *base, *adapter, files);
+    if (classes == 0) {  // whose pooler nobody has
+      EXPECT_THAT(written, StatusIs(absl::StatusCode::kInvalidArgument,
+                                    " is neither there nor in the adapter"));
+    } else {
+      EXPECT_THAT(written, IsOkAndHolds(testing::Gt(0)));
+      ASSERT_OK_AND_ASSIGN(const std::unique_ptr<ModelFolder> out, ModelFolder::Open(out_));
+      EXPECT_EQ(out->model().config, adapted);
+      for (const BlobSpec& blob : out->model().blobs) {
+        for (const TensorSpec& tensor : blob.tensors) {
+          std::vector<float> wanted(static_cast<size_t>(tensor.num_elems()), -1), found = wanted;
+          if (!adapter->has(tensor)) {
+            ASSERT_OK(base->Read(tensor, absl::MakeSpan(wanted)));
+          }
+          ASSERT_OK(out->Read(tensor, absl::MakeSpan(found)));
+          EXPECT_EQ(found, wanted) << tensor.name;
+        }
+      }
+    }
+    for (const std::string& folder : {base_, adapter_, out_}) std::filesystem::remove_all(folder);
   }
 }
 

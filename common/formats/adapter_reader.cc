@@ -21,6 +21,7 @@
 #include "common/model/families.h"
 #include "common/model/hf_json.h"
 #include "common/model/lora.h"
+#include "common/model/tensor_roles.h"
 #include "nlohmann/json.hpp"
 
 namespace eps {
@@ -35,21 +36,36 @@ constexpr char kTensorFile[] = "adapter_model.safetensors";
 // Members that are read, and then those that change nothing of what an adapter computes, or only which weights have
 // one, which its tensors say. Of PEFT 0.3 to 0.20.
 constexpr const char* kKnown[] = {
-    "peft_type",         "r",
-    "lora_alpha",        "lora_dropout",
-    "use_rslora",        "bias",
-    "init_lora_weights", "base_model_name_or_path",
+    "peft_type",
+    "r",
+    "lora_alpha",
+    "lora_dropout",
+    "use_rslora",
+    "bias",
+    "init_lora_weights",
+    "base_model_name_or_path",
 
-    "revision",          "task_type",
-    "inference_mode",    "auto_mapping",
-    "peft_version",      "runtime_config",
-    "target_modules",    "exclude_modules",
-    "layers_pattern",    "layers_to_transform",
-    "fan_in_fan_out",    "ensure_weight_tying",
-    "eva_config",        "corda_config",
-    "loftq_config",      "lora_ga_config",
-    "megatron_core",     "qalora_group_size",
-    "merge_weights",     "enable_lora",
+    "revision",
+    "task_type",
+    "inference_mode",
+    "auto_mapping",
+    "peft_version",
+    "runtime_config",
+    "target_modules",
+    "exclude_modules",
+    "modules_to_save",
+    "layers_pattern",
+    "layers_to_transform",
+    "fan_in_fan_out",
+    "ensure_weight_tying",
+    "eva_config",
+    "corda_config",
+    "loftq_config",
+    "lora_ga_config",
+    "megatron_core",
+    "qalora_group_size",
+    "merge_weights",
+    "enable_lora",
 };
 
 // How A and B began, where the base's weights stay what they are; in lower case.
@@ -103,15 +119,15 @@ absl::StatusOr<ModelSpec> WithAllAdapters(ModelConfig config, const LoraConfig& 
   return BuildModel(config);
 }
 
-std::map<std::string, const TensorSpec*> AdaptersOf(const ModelSpec& model) {
-  std::map<std::string, const TensorSpec*> adapters;  // by name, less the family's prefix
+// By name, less the family's prefix.
+std::map<std::string, const TensorSpec*> TensorsOf(const ModelSpec& model) {
+  std::map<std::string, const TensorSpec*> tensors;
   for (const BlobSpec& blob : model.blobs) {
     for (const TensorSpec& tensor : blob.tensors) {
-      if (tensor.lora == LoraPart::kNone) continue;
-      adapters.emplace(absl::StripPrefix(tensor.name, FamilyOf(model.config.family).name_prefix), &tensor);
+      tensors.emplace(absl::StripPrefix(tensor.name, FamilyOf(model.config.family).name_prefix), &tensor);
     }
   }
-  return adapters;
+  return tensors;
 }
 
 // Of a name as PEFT has it: "base_model.model.transformer.h.0.attn.c_attn.lora_A.weight", or ".lora_A.default.weight".
@@ -133,23 +149,14 @@ PeftName ParseName(absl::string_view name, absl::string_view family_prefix) {
   return {.own = std::string(name)};
 }
 
-// Why a tensor is none of an adapter's.
-std::string WhyOther(const std::string& own_name, const ModelSpec& base) {
-  const Family& family = FamilyOf(base.config.family);
-  bool is_of_base = absl::StripPrefix(family.tied_head_name, family.name_prefix) == own_name;
-  for (const BlobSpec& blob : base.blobs) {
-    for (const TensorSpec& tensor : blob.tensors) {
-      is_of_base |= tensor.lora == LoraPart::kNone && absl::StripPrefix(tensor.name, family.name_prefix) == own_name;
-    }
+// How many classes a head that is saved whole tells apart; 0: none is there.
+int64_t ClassesIn(const SafetensorsReader& file, const ModelConfig& base) {
+  if (base.family != ModelFamily::kBert || base.is_classifier()) return 0;
+  for (const SafetensorsEntry& entry : file.entries()) {
+    const PeftName name = ParseName(entry.name, FamilyOf(base.family).name_prefix);
+    if (name.own == "classifier.weight" && entry.shape.size() == 2) return entry.shape[0];
   }
-  if (is_of_base) {
-    return "is a weight of the model itself, saved whole (modules_to_save, or a vocabulary that has grown): adapters "
-           "beside "
-           "the blocks' products alone are taken; merge it with the program that made it (PEFT's merge_and_unload)";
-  }
-  return "is no A or B beside a product of the model's blocks: it goes on top of another model, or is more than LoRA "
-         "of "
-         "these products";
+  return 0;
 }
 
 absl::StatusOr<std::unique_ptr<SafetensorsReader>> OpenTensorFile(const std::string& folder) {
@@ -204,22 +211,35 @@ std::string AdapterReader::PlaceOf(const SafetensorsEntry& entry) const {
 }
 
 absl::Status AdapterReader::FindTensors(const ModelConfig& base, const LoraConfig& lora) {
-  EPS_ASSIGN_OR_RETURN(const ModelSpec all, WithAllAdapters(base, lora));
-  const std::map<std::string, const TensorSpec*> known = AdaptersOf(all);
+  ModelConfig config = base;
+  if (const int64_t classes = ClassesIn(*file_, base); classes > 0) config.num_classes = classes;
+  const absl::StatusOr<ModelSpec> all = WithAllAdapters(config, lora);
+  EPS_RETURN_IF_ERROR_WITH(all.status(), path_);
+  const std::map<std::string, const TensorSpec*> known = TensorsOf(*all);
   std::set<std::string> adapted;
   std::optional<std::string> adapter;
   for (const SafetensorsEntry& entry : file_->entries()) {
     const PeftName name = ParseName(entry.name, FamilyOf(base.family).name_prefix);
     const auto found = known.find(name.own);
     if (found == known.end()) {
-      return absl::InvalidArgumentError(absl::StrCat(PlaceOf(entry), " ", WhyOther(name.own, all)));
+      return absl::InvalidArgumentError(
+          absl::StrCat(PlaceOf(entry),
+                       " is no A or B beside a product of the model's blocks, nor a tensor of the model: "
+                       "it goes on top of another model, or is more than LoRA of these products"));
     }
-    if (adapter.value_or(name.adapter) != name.adapter) {
+    const TensorSpec& tensor = *found->second;
+    const bool is_adapter = tensor.lora != LoraPart::kNone;
+    if (is_adapter && adapter.value_or(name.adapter) != name.adapter) {
       return absl::InvalidArgumentError(absl::StrCat(PlaceOf(entry), " is of another adapter than those before it, \"",
                                                      name.adapter, "\" and not \"", *adapter, "\""));
     }
-    adapter = name.adapter;
-    const TensorSpec& tensor = *found->second;
+    if (is_adapter) adapter = name.adapter;
+    if (tensor.role == TensorRole::kTokenTable && TiedTable(*all) != nullptr) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(PlaceOf(entry),
+                       " is the head's table, too, and nothing says whether that is to be the same: merge "
+                       "the adapter with the program that made it (PEFT's merge_and_unload)"));
+    }
     if (entry.shape != tensor.shape) {
       return absl::InvalidArgumentError(absl::StrCat(PlaceOf(entry), " has the shape ", ShapeText(entry.shape),
                                                      ", adapter_config.json and the model ask for ",
@@ -232,11 +252,12 @@ absl::Status AdapterReader::FindTensors(const ModelConfig& base, const LoraConfi
       return absl::InvalidArgumentError(
           absl::StrCat(PlaceOf(entry), " is there twice, also as ", entries_.at(tensor.name)->name));
     }
-    adapted.emplace(ModuleOf(tensor));
+    if (is_adapter) adapted.emplace(ModuleOf(tensor));
   }
   if (adapted.empty()) return absl::InvalidArgumentError(absl::StrCat(path_, ": holds no adapter"));
   std::set<std::string> others;
   for (const auto& [name, tensor] : known) {
+    if (tensor->lora == LoraPart::kNone) continue;
     const std::string module(ModuleOf(*tensor));
     if (!adapted.contains(module)) {
       others.insert(module);
@@ -244,7 +265,6 @@ absl::Status AdapterReader::FindTensors(const ModelConfig& base, const LoraConfi
       return absl::InvalidArgumentError(absl::StrCat(path_, ": tensor ", tensor->name, " is missing"));
     }
   }
-  ModelConfig config = base;
   config.lora = lora;
   if (!others.empty()) config.lora.targets = TargetsThatName(adapted, others);
   absl::StatusOr<ModelSpec> model = BuildModel(config);

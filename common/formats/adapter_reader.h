@@ -23,9 +23,9 @@ struct AdapterConfig {
 };
 
 // Errors: INVALID_ARGUMENT naming the member, the value found and what is allowed: no LoRA; one that computes, or
-//         trains, anything else than scale (x A^T) B^T beside a weight (DoRA, ranks of their own, biases, whole
-//         modules, ...); one that was trained beside other weights than the base's own (PiSSA, ...); or a member that
-//         is not known to be none of that
+//         trains, anything else than scale (x A^T) B^T beside a weight (DoRA, ranks of their own, biases, ...); one
+//         that was trained beside other weights than the base's own (PiSSA, ...); or a member that is not known to be
+//         none of that
 absl::StatusOr<AdapterConfig> ParseAdapterConfig(absl::string_view text);
 
 // A folder as PEFT has it (adapter_folder.h), read for the model that it goes on top of. docs/formats.md, Adapters.
@@ -33,16 +33,20 @@ absl::StatusOr<AdapterConfig> ParseAdapterConfig(absl::string_view text);
 // Threads: safe once it is open
 class AdapterReader {
  public:
-  // Opens and checks everything but the values: the config, and that the tensors are an A and a B, F32, F16 or BF16, of
-  // the config's rank for each of some products of `base`'s blocks, and nothing else. `base` has no adapters.
+  // Opens and checks everything but the values: the config, and that the tensors, F32, F16 or BF16, are an A and a B of
+  // the config's rank for each of some products of `base`'s blocks, and maybe whole tensors of `base` that take the
+  // place of its own (modules_to_save), and nothing else. `base` has no adapters; where it is no classifier, and the
+  // adapter has what tells classes apart, model() is one.
   // Errors: NOT_FOUND · INVALID_ARGUMENT naming file and member, or tensor and byte, found and wanted
   static absl::StatusOr<std::unique_ptr<AdapterReader>> Open(const std::string& folder, const ModelConfig& base);
 
   // `base` with these adapters, and none but these: config.lora has targets that name them.
   const ModelSpec& model() const { return model_; }
+  // Those of model() that the folder has: adapters, and tensors that take the place of the base's.
+  bool has(const TensorSpec& tensor) const { return entries_.contains(tensor.name); }
   // AdapterConfig's.
   const std::string& base_model() const { return base_model_; }
-  // Fills `values` with elements [first_elem, first_elem + values.size()) of one of model()'s adapters' tensors.
+  // Fills `values` with elements [first_elem, first_elem + values.size()) of a tensor that it has.
   // Errors: INVALID_ARGUMENT a value is not finite, naming file, tensor, element and byte · the system's
   absl::Status ReadPart(const TensorSpec& tensor, int64_t first_elem, absl::Span<float> values) const;
 

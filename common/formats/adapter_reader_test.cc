@@ -1,10 +1,12 @@
 #include "common/formats/adapter_reader.h"
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <utility>
@@ -166,10 +168,12 @@ TEST_F(AdapterReaderTest, WhatIsNotLoraBesideABlocksProductsIsRefusedByTensor) {
     ExpectRefused(config, "tensor " + other + " at byte ");
     ExpectRefused(config, "is no A or B beside a product of the model's blocks");
   }
-  for (const std::string whole : {"base_model.model.lm_head.weight", "base_model.model.model.embed_tokens.weight"}) {
-    edited(up + "lora_B.weight", [&](SafetensorsEntry& entry) { entry.name = whole; });
-    ExpectRefused(config, "is a weight of the model itself, saved whole");
-  }
+  // Of a vocabulary that has grown.
+  edited(up + "lora_B.weight", [&](SafetensorsEntry& entry) {
+    entry.name = "base_model.model.lm_head.weight";
+    entry.shape = {18, 12};
+  });
+  ExpectRefused(config, "has the shape (18, 12), adapter_config.json and the model ask for (17, 12)");
   edited(up + "lora_B.weight", [](SafetensorsEntry& entry) { entry.name.insert(entry.name.rfind(".weight"), ".two"); });
   ExpectRefused(config, "is of another adapter than those before it");
   edited(up + "lora_B.weight", [](SafetensorsEntry& entry) {
@@ -182,6 +186,47 @@ TEST_F(AdapterReaderTest, WhatIsNotLoraBesideABlocksProductsIsRefusedByTensor) {
   ExpectRefused(config, "holds no adapter");
   Write(ConfigWithAdapters(ModelFamily::kGpt2));
   ExpectRefused(config, "it goes on top of another model");
+}
+
+TEST_F(AdapterReaderTest, WholeTensorsTakeThePlaceOfTheBases) {
+  const ModelConfig config = ClassifierWithAdapters({"query"});
+  const ModelSpec model = BuildModel(config).value();
+  ASSERT_OK_AND_ASSIGN(const AdapterParts parts, PartsOfAdapter(model, std::nullopt));
+  ASSERT_OK(WriteAdapterFolder(folder_, config, {}, parts, [](const TensorSpec&, int64_t, absl::Span<float> values) {
+    std::fill(values.begin(), values.end(), 0.5f);
+    return absl::OkStatus();
+  }));
+  // Of masked tokens, and a classifier.
+  for (const int64_t classes : {0, 3}) {
+    ModelConfig base = config;
+    base.num_classes = classes;
+    ASSERT_OK_AND_ASSIGN(const std::unique_ptr<AdapterReader> reader, Open(base));
+    EXPECT_EQ(reader->model().config, config);
+    std::set<std::string> whole;
+    for (const BlobSpec& blob : reader->model().blobs) {
+      for (const TensorSpec& tensor : blob.tensors) {
+        EXPECT_TRUE(reader->has(tensor) || tensor.lora == LoraPart::kNone) << tensor.name;
+        if (reader->has(tensor) && tensor.lora == LoraPart::kNone) whole.insert(tensor.name);
+      }
+    }
+    EXPECT_THAT(whole, ElementsAre("bert.pooler.dense.bias", "bert.pooler.dense.weight", "classifier.bias",
+                                   "classifier.weight"));
+  }
+  ModelConfig other = config;
+  other.num_classes = 4;
+  ExpectRefused(other, "has the shape (3, 12), adapter_config.json and the model ask for (4, 12)");
+}
+
+TEST_F(AdapterReaderTest, ATableThatIsTheHeadsTooIsNotReplaced) {
+  const ModelConfig config = ConfigWithAdapters(ModelFamily::kGpt2);
+  Write(config);
+  WriteEntries([](SafetensorsEntry& entry) {
+    if (entry.name != "base_model.model.transformer.h.1.mlp.c_fc.lora_A.weight") return;
+    entry.name = "base_model.model.transformer.wte.weight";
+    entry.shape = {17, 12};
+  });
+  ExpectRefused(config, "tensor base_model.model.transformer.wte.weight at byte ");
+  ExpectRefused(config, " is the head's table, too");
 }
 
 TEST_F(AdapterReaderTest, OfSomeBlocksAlone) {
@@ -258,7 +303,7 @@ TEST(AdapterConfigTest, WhatChangesNothingIsTakenAndAlphaIsPeftsOwnWhereItIsAbse
             "x/y");
   for (const auto& [member, value] : std::vector<std::pair<std::string, json>>{{"bias", "none"},
                                                                                {"modules_to_save", nullptr},
-                                                                               {"modules_to_save", json::array()},
+                                                                               {"modules_to_save", {"classifier"}},
                                                                                {"rank_pattern", json::object()},
                                                                                {"use_dora", false},
                                                                                {"init_lora_weights", "gaussian"},
@@ -282,7 +327,6 @@ TEST(AdapterConfigTest, WhatIsMoreThanLoraIsRefusedByItsMember) {
                                                                                {"lora_bias", true},
                                                                                {"rank_pattern", {{"q_proj", 4}}},
                                                                                {"alpha_pattern", {{"q_proj", 4}}},
-                                                                               {"modules_to_save", {"classifier"}},
                                                                                {"init_lora_weights", "pissa_niter_4"},
                                                                                {"init_lora_weights", "loftq"},
                                                                                {"trainable_token_indices", {1}},

@@ -40,6 +40,8 @@ class ModelFolder {
   ShardIndex Index() const;
   // Whether the tensor, one of model()'s, is not in the files: it cannot be read, but only initialised.
   bool is_new(const TensorSpec& tensor) const { return !places_.contains(tensor.name); }
+  // What the file calls the tensor, one of model()'s, and not new.
+  const std::string& NameInFile(const TensorSpec& tensor) const { return places_.at(tensor.name).entry->name; }
   // Of the model's tensors, as they lie in the files.
   int64_t tensor_bytes() const;
   // Fills `values` (the tensor's num_elems) as fp32. `tensor` is one of model()'s, and not new.

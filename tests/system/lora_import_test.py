@@ -11,6 +11,8 @@ LLAMA = {"family": "LLAMA", "layers": 3, "d_model": 64, "heads": 4, "kv_heads": 
          "init_seed": 1}
 LORA = {"rank": 4, "alpha": 6, "dropout": 0.05}
 FAST = {"optimizer": {"schedule": {"peak": 1e-2, "warmup_steps": 1}}, "data": {"tokenizer": "BYTES"}}
+BERT = {"family": "BERT", "layers": 2, "d_model": 64, "heads": 4, "d_ff": 128, "context": 32, "vocab": 256,
+        "init_seed": 1}
 NO_SHAPE = {key: None for key in ("family", "layers", "d_model", "heads", "context", "vocab", "init_seed")}
 
 
@@ -72,6 +74,28 @@ class LoraImportTest(SystemTest):
                     if path.is_dir():
                         shutil.rmtree(path)
 
+    def test_a_classifier_s_head_and_norms_that_were_trained_take_the_place_of_the_bases(self):
+        rows = [f"{'good' if i % 2 else 'bad'} text {i}\t{i % 2}" for i in range(40)]
+        (self.work.path / "rows.tsv").write_text("sentence\tlabel\n" + "\n".join(rows) + "\n")
+        data = {"path": "rows.tsv", "tokenizer": "BYTES"}
+        self.train_ok(self.work.spec({"model": {**BERT, "classes": 2}, "data": data, "steps": 2}, name="first.json"),
+                      self.work.out("first"))
+        self.eps("export", "--checkpoint", self.work.out("first"), "--out", self.base)
+        out = self.work.out("run")
+        self.train_ok(self.work.spec(merged(FAST, {"model": {**{key: None for key in BERT}, "from": "base", "lora": LORA,
+                                                             "freeze": ["!*.1.output.LayerNorm.*"]},
+                                                   "precision": {"wire": "FP32", "gradients": "FP32"},
+                                                   "data": data})), out)
+        self.eps("export", "--checkpoint", out, "--out", self.peft, "--adapter")
+        folder, said = self.imported()
+        self.assertIn("in the place of the model's own: classifier.weight, classifier.bias, bert.encoder.layer.1.output.LayerNorm.weight, ", said)
+        self.assertIn(" copied, and adapters of rank 4", said)
+        self.assertEqual(safetensors_file.read_raw(folder), safetensors_file.read_raw(latest_checkpoint(out)))
+        for name, checkpoint in (("of-run", out), ("of-import", folder)):
+            self.eps("export", "--checkpoint", checkpoint, "--out", self.work.out(name))
+        self.assertEqual((self.work.out("of-run") / "model.safetensors").read_bytes(),
+                         (self.work.out("of-import") / "model.safetensors").read_bytes())
+
     def test_the_adapters_own_tokenizer_comes_along(self):
         self.trained({})
         (self.base / "tokenizer.json").write_text("{}")
@@ -106,7 +130,6 @@ class LoraImportTest(SystemTest):
                      "--adapter: is empty")
         refused("adapter_config.json: use_dora: true, must be absent", use_dora=True)
         refused("adapter_config.json: a_later_variant: ", a_later_variant={"scale": 2})
-        refused("adapter_config.json: modules_to_save: ", modules_to_save=["classifier"])
         refused("adapter_model.safetensors: tensor base_model.model.transformer.h.0.attn.c_attn.lora_A.weight at byte ",
                 "has the shape (4, 64), adapter_config.json and the model ask for (5, 64)", r=5)
         refused("is a run's checkpoint; export it first", base=latest_checkpoint(out))
