@@ -2,19 +2,18 @@
 
 #include <fcntl.h>
 
-#include <filesystem>
 #include <memory>
-#include <system_error>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "cli/checkpoint_size.h"
 #include "cli/device_probe.h"
 #include "common/base/file_util.h"
+#include "common/base/ids.h"
 #include "common/base/status_macros.h"
 #include "common/checkpoint/checkpoint_directory.h"
 #include "common/checkpoint/checkpoint_files.h"
-#include "common/checkpoint/manifest.h"
+#include "common/checkpoint/frozen_file.h"
 #include "common/checkpoint/resumed_run.h"
 #include "common/formats/model_folder.h"
 #include "common/model/model_spec.h"
@@ -55,16 +54,15 @@ absl::StatusOr<int64_t> CountSamplesOfData(const RunConfig& run) {
   return source->num_samples();
 }
 
-// What it adds to the disk: the first one of a run that freezes tensors has these, too.
+// Bytes that the next checkpoint will add to the disk: what trains, and what is frozen unless there is a checkpoint
+// whose file it can link. (Whether the disk has links shows when one is made.)
 int64_t BytesOfNextCheckpoint(const Preflight& preflight, const RunConfig& run, const ModelSpec& model) {
   if (!run.checkpoint.last && run.checkpoint.every_steps == 0) return 0;
   const CheckpointSize size = SizeOfCheckpoints(model, run);
   const CheckpointDirectory checkpoints = RunFolder(preflight.out).checkpoints();
   const absl::StatusOr<Version> newest = FindNewestCheckpoint(checkpoints);
-  std::error_code ignored;
-  const bool is_there = preflight.resume && newest.ok() &&
-                        std::filesystem::exists(absl::StrCat(checkpoints.FolderOf(*newest), "/", kFrozenFile), ignored);
-  return is_there ? size.trained_bytes : size.bytes_of(1);
+  const bool may_link = preflight.resume && newest.ok() && FrozenFile::Of(checkpoints.FolderOf(*newest)).ok();
+  return may_link ? size.trained_bytes : size.bytes_of(1);
 }
 
 absl::Status CheckEvaluationFile(const RunConfig& run) {

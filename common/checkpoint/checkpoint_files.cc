@@ -220,10 +220,15 @@ absl::Status VerifyCheckpointFolder(const std::string& folder, CheckedFiles file
   const absl::Status status = CheckFiles(folder, files);
   if (!status.ok() && !Exists(folder)) return IsGone(folder);
   if (!absl::IsDataLoss(status)) return status;
-  const bool is_shared = absl::StrContains(status.message(), kFrozenFile);
-  return absl::DataLossError(
-      absl::StrCat(status.message(), "; take an older checkpoint",
-                   is_shared ? ", one that does not share this file, or put it back from a copy (cp onto it)" : ""));
+  const std::string frozen = PathOf(folder, kFrozenFile);
+  std::error_code ignored;
+  const bool is_shared = absl::StrContains(status.message(), absl::StrCat(frozen, ": found")) &&
+                         std::filesystem::hard_link_count(frozen, ignored) > 1;
+  return absl::DataLossError(absl::StrCat(
+      status.message(), "; take an older checkpoint",
+      is_shared
+          ? ", one that does not share this file, or put it back from a copy (cp onto it, with nothing that reads it)"
+          : ""));
 }
 
 absl::StatusOr<Version> FindNewestCheckpoint(const CheckpointDirectory& directory) {

@@ -70,7 +70,7 @@ absl::Status CheckComplete(const std::string& folder);
 bool IsStepFolder(const std::string& folder);
 
 // Compares a step folder with its manifest: the manifest itself, the size of every file, then the sums of `files`; and
-// CheckConfig of kWeights: the folder is to be read as a model. OK for another folder, which has
+// for kWeights CheckConfig too, as the folder is then read as a model. OK for another folder, which has
 // nothing to be compared with.
 // Errors: those of ReadManifest, CheckSizes, CheckSums and CheckConfig; DATA_LOSS says what to do · NOT_FOUND the
 //         folder is gone

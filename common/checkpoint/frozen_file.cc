@@ -46,22 +46,23 @@ FrozenFile FrozenFile::In(const std::string& folder) const {
   return renamed;
 }
 
-absl::StatusOr<std::string> FrozenFile::LinkInto(const std::string& folder) const {
+absl::StatusOr<FrozenFile::LinkResult> FrozenFile::LinkInto(const std::string& folder) const {
   const std::string path = PathIn(folder);
-  std::string why_not;
+  LinkResult result;
   if (link(path_.c_str(), path.c_str()) != 0) {
-    why_not = std::string(FileError(errno, "link", path_).message());
+    result.why_not = std::string(FileError(errno, "link", path_).message());
   } else {
     // Of the link, not of what it was made from: that may have been replaced between a look and the link.
     const absl::StatusOr<Identity> linked = IdentityOf(path);
-    if (linked.ok() && *linked == identity_) return "";
-    why_not = linked.ok() ? absl::StrCat(path_, ": is not what was written, or was written to since")
-                          : std::string(linked.status().message());
+    result.is_linked = linked.ok() && *linked == identity_;
+    if (result.is_linked) return result;
+    result.why_not = linked.ok() ? absl::StrCat(path_, ": is not what was written, or was written to since")
+                                 : std::string(linked.status().message());
   }
   // Over a network a link may be made, and an error come back. Who writes the file anew would write into the shared
   // one.
   EPS_RETURN_IF_ERROR(RemoveIfThere(path));
-  return why_not;
+  return result;
 }
 
 }  // namespace eps

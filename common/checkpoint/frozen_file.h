@@ -14,27 +14,29 @@ namespace eps {
 // and each later checkpoint has it as a link to the same bytes on disk, as long as it is known to be what was written.
 // Nothing ever writes into it again. docs/decisions/0022-frozen-tensors-are-written-once.md.
 //
-// Threads: safe, where it is not assigned to
+// Threads: safe
 class FrozenFile {
  public:
-  // The one of the checkpoint in `folder`, which is on disk when this returns, and must not change from then on: what
-  // its bytes are is to be found out behind this, and told to set_sum.
+  // The one of the checkpoint in `folder`, synced. To be called before the file is read for its sum: a change after
+  // this call is seen by LinkInto, one before it is not.
   // Errors: FAILED_PRECONDITION it is no regular file, or another user's, who could write into it · the system's
   static absl::StatusOr<FrozenFile> Of(const std::string& folder);
-
-  const FileSum& sum() const { return sum_; }
-  void set_sum(FileSum sum) { sum_ = std::move(sum); }
-  // The same file, by the name that it has in `folder`.
+  // The same file, by the name that it has in `folder`: where a folder was renamed to, or what it was linked into.
   FrozenFile In(const std::string& folder) const;
 
-  // Makes it a file of the checkpoint in `folder` too, which has none. "": it is; else why it is not: it is gone,
-  // another one or written to by now, or cannot be linked there (another file system, one without links, too many of
-  // them), and `folder` has nothing of it.
+  struct LinkResult {
+    bool is_linked = false;
+    std::string why_not;  // for people
+  };
+  // Makes it a file of the checkpoint in `folder` too, which has none. Not linked: it is gone, another one or written
+  // to by now, or cannot be linked there (another file system, one without links, too many of them), and `folder` has
+  // nothing of it.
   // Errors: the system's: something may be left
-  absl::StatusOr<std::string> LinkInto(const std::string& folder) const;
+  absl::StatusOr<LinkResult> LinkInto(const std::string& folder) const;
 
  private:
-  // By which the same bytes are known again without reading them.
+  // By which the same bytes are known again without reading them. Not by the time of the inode's change, which each
+  // link is.
   struct Identity {
     uint64_t device = 0, inode = 0;
     int64_t num_bytes = 0, modified_seconds = 0, modified_nanoseconds = 0;
@@ -46,7 +48,12 @@ class FrozenFile {
 
   std::string path_;
   Identity identity_;
-  FileSum sum_;
+};
+
+// With the sum of its bytes, which was taken, or compared, since the file was looked at.
+struct SummedFrozenFile {
+  FrozenFile file;
+  FileSum sum;
 };
 
 }  // namespace eps

@@ -24,9 +24,14 @@ class FrozenFileTest : public ::testing::Test {
     EXPECT_OK(WriteFileAtomically(file_, "frozen"));
   }
   FrozenFile File() const { return FrozenFile::Of(from_).value(); }
+  void ExpectLinked(const FrozenFile& file) const {
+    ASSERT_OK_AND_ASSIGN(const FrozenFile::LinkResult result, file.LinkInto(to_));
+    EXPECT_TRUE(result.is_linked) << result.why_not;
+  }
   void ExpectNotLinked(const FrozenFile& file, const std::string& why) const {
-    ASSERT_OK_AND_ASSIGN(const std::string why_not, file.LinkInto(to_));
-    EXPECT_THAT(why_not, testing::HasSubstr(why));
+    ASSERT_OK_AND_ASSIGN(const FrozenFile::LinkResult result, file.LinkInto(to_));
+    EXPECT_FALSE(result.is_linked);
+    EXPECT_THAT(result.why_not, testing::HasSubstr(why));
     EXPECT_TRUE(std::filesystem::is_empty(to_));
   }
 
@@ -36,7 +41,7 @@ class FrozenFileTest : public ::testing::Test {
 };
 
 TEST_F(FrozenFileTest, TheSameBytesAreAFileOfBothFolders) {
-  EXPECT_THAT(File().LinkInto(to_), IsOkAndHolds(""));
+  ExpectLinked(File());
   EXPECT_TRUE(std::filesystem::equivalent(file_, to_ + "/" + kFrozenFile));
   std::filesystem::remove_all(from_);
   EXPECT_THAT(ReadFile(to_ + "/" + kFrozenFile), IsOkAndHolds("frozen"));
@@ -62,6 +67,14 @@ TEST_F(FrozenFileTest, OneThatWasReplacedOrWrittenToIsNotLinked) {
   ExpectNotLinked(other, "was written to since");
 }
 
+TEST_F(FrozenFileTest, OneThatIsLongerAtTheSameTimeIsNotLinked) {
+  const FrozenFile file = File();
+  const auto modified = std::filesystem::last_write_time(file_);
+  std::filesystem::resize_file(file_, 7);
+  std::filesystem::last_write_time(file_, modified);
+  ExpectNotLinked(file, "was written to since");
+}
+
 TEST_F(FrozenFileTest, OneThatIsALinkElsewhereOrBecomesOneIsNone) {
   const FrozenFile file = File();
   std::filesystem::rename(file_, dir_.File("store"));
@@ -79,12 +92,10 @@ TEST_F(FrozenFileTest, AnotherUsersIsNone) {
 }
 
 TEST_F(FrozenFileTest, WhereItsFolderIsRenamedItIsTheSame) {
-  FrozenFile file = File();
-  file.set_sum({.sha256 = "sum"});
+  const FrozenFile file = File();
   const std::string renamed = dir_.File("renamed");
   std::filesystem::rename(from_, renamed);
-  EXPECT_EQ(file.In(renamed).sum().sha256, "sum");
-  EXPECT_THAT(file.In(renamed).LinkInto(to_), IsOkAndHolds(""));
+  ExpectLinked(file.In(renamed));
 }
 
 TEST_F(FrozenFileTest, OfAFolderWithoutOneThereIsNone) {

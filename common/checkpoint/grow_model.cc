@@ -18,6 +18,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "common/base/file_util.h"
+#include "common/base/log.h"
 #include "common/base/pending_file.h"
 #include "common/base/status_macros.h"
 #include "common/checkpoint/checkpoint_directory.h"
@@ -277,9 +278,14 @@ absl::StatusOr<bool> LinkFrozen(const std::string& from, const std::string& to, 
                                 absl::Span<const GrownBlock> blocks) {
   if (!was.has_frozen_file() || !std::ranges::equal(blocks, SameBlocks(was.run.model.num_layers))) return false;
   const absl::StatusOr<FrozenFile> frozen = FrozenFile::Of(from);
-  if (!frozen.ok()) return false;
-  EPS_ASSIGN_OR_RETURN(const std::string why_not, frozen->LinkInto(to));
-  return why_not.empty();
+  FrozenFile::LinkResult result;
+  if (frozen.ok()) {
+    EPS_ASSIGN_OR_RETURN(result, frozen->LinkInto(to));
+  } else {
+    result.why_not = std::string(frozen.status().message());
+  }
+  if (!result.is_linked) LogWarning("frozen_tensors_written_anew", {{"why", result.why_not}});
+  return result.is_linked;
 }
 
 absl::Status WriteMasters(const std::string& from, const std::string& to, const Manifest& was, const ModelSpec& grown,

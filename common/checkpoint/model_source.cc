@@ -108,11 +108,7 @@ absl::Status ReplaceTokenizer(const std::string& path, ModelSource& source) {
   const absl::StatusOr<ModelFiles> files = ReadTokenizerFiles(path);
   EPS_RETURN_IF_ERROR_WITH(files.status(), "data.tokenizer_path");
   if (!HasTokenizer(*files)) return absl::OkStatus();
-  if (!source.tokenizer_path.empty()) ForgetOtherMarks(source.tokenizer_path, path, source.files);
-  for (const char* name : TokenizerFileNames()) {
-    source.files.erase(name);
-    if (const auto found = files->find(name); found != files->end()) source.files.insert(*found);
-  }
+  PutTokenizer(*files, path, source.tokenizer_path, source.files);
   source.place = absl::StrCat(source.place, source.place.empty() ? "" : " and ", path);
   source.tokenizer_path = path;
   return absl::OkStatus();
@@ -199,6 +195,15 @@ std::optional<std::string> RunFolderOf(const std::string& checkpoint) {
   const std::filesystem::path step = absolute.has_filename() ? absolute : absolute.parent_path();
   if (error || step.parent_path().filename() != kCheckpointsFolder) return std::nullopt;
   return step.parent_path().parent_path().string();
+}
+
+void PutTokenizer(const ModelFiles& files, const std::string& path, const std::string& own_path,
+                  ModelFiles& model_files) {
+  if (!own_path.empty()) ForgetOtherMarks(own_path, path, model_files);
+  for (const char* name : TokenizerFileNames()) {
+    model_files.erase(name);
+    if (const auto found = files.find(name); found != files.end()) model_files.insert(*found);
+  }
 }
 
 std::string ModelSourceFolder(const std::string& run_folder) {

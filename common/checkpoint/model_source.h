@@ -10,8 +10,8 @@
 #include "common/spec/run_config.h"
 
 // What a run began with beside the weights: the config.json of its model, its tokenizer, and by which template its
-// conversations were written. The run keeps it in its own folder, so that a resume and an export have it when that folder
-// is gone.
+// conversations were written. The run keeps it in its own folder, so that a resume and an export have it when that
+// folder is gone.
 // docs/formats.md, The run's folder.
 namespace eps {
 
@@ -36,6 +36,12 @@ struct ModelSource {
 // A file other than config.json that cannot be read is left out, with a warning in the log: the run does not need it.
 // Errors: the system's, naming model.from or data.tokenizer_path, of a config.json
 absl::StatusOr<ModelSource> ReadModelSource(const RunConfig& run);
+
+// Puts a tokenizer, `files` that were read from `path`, with all that goes with it in the place of the one among
+// `model_files`, those of a model, which was read from own_path ("": there is none). Ids of marks that it spells
+// otherwise are left out (mark_ids.h).
+void PutTokenizer(const ModelFiles& files, const std::string& path, const std::string& own_path,
+                  ModelFiles& model_files);
 
 // RUN of RUN/checkpoints/step-N, absolute; nullopt: the checkpoint lies elsewhere.
 std::optional<std::string> RunFolderOf(const std::string& checkpoint);

@@ -10,7 +10,6 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "absl/types/span.h"
 #include "common/base/file_util.h"
 #include "common/base/log.h"
@@ -42,9 +41,9 @@ class TensorFiles {
  public:
   // `with_frozen`: false where the file of the frozen tensors is there already.
   // Errors: the system's, naming the file
-  static absl::StatusOr<TensorFiles> Create(const std::string& folder, const ModelSpec& model, const RunConfig& run,
-                                            absl::Span<const WeightFile> weights, bool with_frozen,
-                                            PatientThread& patient) {
+  static absl::StatusOr<std::unique_ptr<TensorFiles>> Create(const std::string& folder, const ModelSpec& model,
+                                                             const RunConfig& run, absl::Span<const WeightFile> weights,
+                                                             bool with_frozen, PatientThread& patient) {
     // What every writer of PyTorch tensors says, and some readers ask for.
     const std::map<std::string, std::string> metadata = {{"format", "pt"}};
     std::vector<size_t> first_tensors(model.blobs.size());
@@ -62,8 +61,8 @@ class TensorFiles {
     }
     EPS_ASSIGN_OR_RETURN(
         auto moments, SafetensorsWriter::Create(PathOf(folder, kOptimizerFile), MomentEntries(model, run), metadata));
-    return TensorFiles(model, run, std::move(first_tensors), std::move(masters), std::move(frozen), std::move(moments),
-                       patient);
+    return std::unique_ptr<TensorFiles>(new TensorFiles(model, run, std::move(first_tensors), std::move(masters),
+                                                        std::move(frozen), std::move(moments), patient));
   }
 
   absl::Status WriteChunk(const CapturedChunk& chunk) {
@@ -167,11 +166,11 @@ class TensorFiles {
   const Dtype wire_;
   const int num_moments_;
   const MomentFormat moment_format_;
-  const int64_t moment_bytes_;                  // of an element, in the file
-  std::vector<size_t> first_tensors_;           // by blob: the index of its first tensor in its file of weights
-  std::unique_ptr<SafetensorsWriter> masters_;  // of what trains
-  std::unique_ptr<SafetensorsWriter> frozen_;   // null: none is frozen, or their file is there
-  std::unique_ptr<SafetensorsWriter> moments_;
+  const int64_t moment_bytes_;                        // of an element, in the file
+  const std::vector<size_t> first_tensors_;           // by blob: the index of its first tensor in its file of weights
+  const std::unique_ptr<SafetensorsWriter> masters_;  // of what trains
+  const std::unique_ptr<SafetensorsWriter> frozen_;   // null: none is frozen, or their file is there
+  const std::unique_ptr<SafetensorsWriter> moments_;
   PatientThread& patient_;
   std::vector<Bf16> decoded_;  // a chunk's moment, while it is written
   int64_t unsynced_bytes_ = 0;
@@ -186,13 +185,13 @@ absl::Status WriteTensors(TensorFiles& files, StateCapture& capture) {
 }
 
 // Nothing where the file is still to be written.
-absl::StatusOr<std::optional<FrozenFile>> LinkFrozen(const std::string& folder, WeightLayout layout,
-                                                     const std::optional<FrozenFile>& frozen) {
-  if (layout == WeightLayout::kOneFile || !frozen.has_value()) return std::optional<FrozenFile>();
-  EPS_ASSIGN_OR_RETURN(const std::string why_not, frozen->LinkInto(folder));
-  if (why_not.empty()) return std::optional(frozen->In(folder));
-  LogWarning("frozen_tensors_written_anew", {{"why", why_not}});
-  return std::optional<FrozenFile>();
+absl::StatusOr<std::optional<SummedFrozenFile>> LinkFrozen(const std::string& folder,
+                                                           const std::optional<SummedFrozenFile>& before) {
+  if (!before.has_value()) return std::optional<SummedFrozenFile>();
+  EPS_ASSIGN_OR_RETURN(const FrozenFile::LinkResult result, before->file.LinkInto(folder));
+  if (result.is_linked) return std::optional(SummedFrozenFile{before->file.In(folder), before->sum});
+  LogWarning("frozen_tensors_written_anew", {{"why", result.why_not}});
+  return std::optional<SummedFrozenFile>();
 }
 
 absl::StatusOr<FileSum> SumPatiently(const std::string& path, PatientThread& patient) {
@@ -209,16 +208,16 @@ absl::StatusOr<FileSum> SumPatiently(const std::string& path, PatientThread& pat
 
 // Of the file of frozen tensors: that which a linked one has; of one that was written `own` becomes it, or stays
 // nothing where no later checkpoint could link it.
-absl::StatusOr<FileSum> SumFrozen(const std::string& folder, std::optional<FrozenFile>& own, PatientThread& patient) {
-  if (own.has_value()) return own->sum();
-  absl::StatusOr<FrozenFile> written = FrozenFile::Of(folder);  // before it is read: what changes from here on is seen
+absl::StatusOr<FileSum> SumFrozen(const std::string& folder, std::optional<SummedFrozenFile>& own,
+                                  PatientThread& patient) {
+  if (own.has_value()) return own->sum;
+  const absl::StatusOr<FrozenFile> written = FrozenFile::Of(folder);
   EPS_ASSIGN_OR_RETURN(FileSum sum, SumPatiently(PathOf(folder, kFrozenFile), patient));
-  if (!written.ok()) {
+  if (written.ok()) {
+    own = SummedFrozenFile{*written, sum};
+  } else {
     LogWarning("frozen_tensors_not_shared", {{"why", written.status().message()}});
-    return sum;
   }
-  written->set_sum(sum);
-  own = *std::move(written);
   return sum;
 }
 
@@ -233,8 +232,6 @@ absl::Status WriteManifest(const std::string& folder, const Manifest& manifest) 
 }
 
 // ---- Reading ----------------------------------------------------------------------------------------------
-
-std::string ShapeText(const std::vector<int64_t>& shape) { return absl::StrCat("(", absl::StrJoin(shape, ", "), ")"); }
 
 // A file that holds exactly `wanted`.
 absl::StatusOr<std::unique_ptr<SafetensorsReader>> OpenTensors(const std::string& path,
@@ -303,17 +300,19 @@ void AddPieces(const SafetensorsReader& file, const std::string& name, const Pla
 
 }  // namespace
 
-absl::Status WriteCheckpointFolder(const std::string& folder, StateCapture& capture, const ModelSpec& model,
-                                   const RunConfig& run, const RunState& state, std::optional<FrozenFile>& frozen,
-                                   PatientThread& patient) {
+absl::StatusOr<std::optional<SummedFrozenFile>> WriteCheckpointFolder(const std::string& folder, StateCapture& capture,
+                                                                      const ModelSpec& model, const RunConfig& run,
+                                                                      const RunState& state,
+                                                                      const std::optional<SummedFrozenFile>& before,
+                                                                      PatientThread& patient) {
   EPS_CHECK(capture.num_moments() == run.optimizer.num_moments() && capture.moment_format() == run.precision.moments);
   const WeightLayout layout = LayoutOf(model);
   const std::vector<WeightFile> weights = WeightFiles(model, run.precision.wire, layout);
-  EPS_ASSIGN_OR_RETURN(std::optional<FrozenFile> own, LinkFrozen(folder, layout, frozen));
+  EPS_ASSIGN_OR_RETURN(std::optional<SummedFrozenFile> own, LinkFrozen(folder, before));
   {
-    EPS_ASSIGN_OR_RETURN(TensorFiles files,
+    EPS_ASSIGN_OR_RETURN(const std::unique_ptr<TensorFiles> files,
                          TensorFiles::Create(folder, model, run, weights, /*with_frozen=*/!own.has_value(), patient));
-    EPS_RETURN_IF_ERROR(WriteTensors(files, capture));
+    EPS_RETURN_IF_ERROR(WriteTensors(*files, capture));
   }
   if (layout == WeightLayout::kFrozenApart) {
     EPS_RETURN_IF_ERROR(WriteFileAtomically(PathOf(folder, kIndexFile), WeightIndex(weights)));
@@ -329,8 +328,7 @@ absl::Status WriteCheckpointFolder(const std::string& folder, StateCapture& capt
     }
   }
   EPS_RETURN_IF_ERROR(WriteManifest(folder, manifest));  // not patiently: it allocates much, and is short
-  frozen = std::move(own);
-  return absl::OkStatus();
+  return own;
 }
 
 absl::StatusOr<Manifest> ReadManifestOfWholeWeights(const std::string& folder, LongWork* work) {

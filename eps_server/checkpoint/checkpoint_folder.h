@@ -23,18 +23,21 @@ namespace eps::server {
 
 // One checkpoint's folder, from a store and into one. common/checkpoint/checkpoint_files.h checks its files.
 
-// Writes a checkpoint's files into the empty folder `folder`, synced; the sums in the manifest are of what is read
-// back, and every file has the size that it must have. Takes every chunk of `capture`, which is made for state.version.
-// `frozen`, of an earlier checkpoint of the run: is linked where it can be, with its sum, instead of being written
-// again. Becomes the folder's own, for the next one; nothing, where none is frozen.
-// What needs a core or the disk goes through `patient`, piece by piece.
+// Writes a checkpoint's files into the empty folder `folder`, synced; every file has the size that it must have, and
+// the sums in the manifest are of what is read back, but for a linked file's, which is the one that it was linked by.
+// Takes every chunk of `capture`, which is made for state.version. `before`, of an earlier checkpoint of the run, is
+// linked where it can be, instead of being written again. Returns the folder's own, by its name in `folder`; nothing
+// where none is frozen, or no other checkpoint could link it. What needs a core or the disk goes through `patient`,
+// piece by piece.
 // Memory: of the system, at most 2 * 32 MiB that wait for the disk as long as nobody waits for `patient`; of this
 //         process, a part that is read back (1 MiB) and the manifest
 // Errors: the system's, naming the file · CANCELLED as `patient` says · DATA_LOSS a file is shorter than what was
 //         written · INVALID_ARGUMENT a run or state that no reader would take
-absl::Status WriteCheckpointFolder(const std::string& folder, StateCapture& capture, const ModelSpec& model,
-                                   const RunConfig& run, const RunState& state, std::optional<FrozenFile>& frozen,
-                                   PatientThread& patient);
+absl::StatusOr<std::optional<SummedFrozenFile>> WriteCheckpointFolder(const std::string& folder, StateCapture& capture,
+                                                                      const ModelSpec& model, const RunConfig& run,
+                                                                      const RunState& state,
+                                                                      const std::optional<SummedFrozenFile>& before,
+                                                                      PatientThread& patient);
 
 // The manifest of a checkpoint whose weights are whole, byte for byte; its moments are not looked at. `work` as below.
 // Errors: ReadManifest's, CheckSizes', CheckSums'

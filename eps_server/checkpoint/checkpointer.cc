@@ -62,7 +62,7 @@ class FolderCheckpointer final : public Checkpointer {
   absl::StatusOr<RunState> LoadLatest(Store& store, int threads, LongWork* work) override {
     EPS_ASSIGN_OR_RETURN(const Version version, FindNewestCheckpoint(directory_));
     const std::string folder = directory_.FolderOf(version);
-    std::optional<FrozenFile> frozen;
+    std::optional<SummedFrozenFile> frozen;
     absl::StatusOr<Manifest> manifest = CheckForResume(version, folder, frozen, work);
     absl::Status status = manifest.status();
     if (status.ok())
@@ -91,8 +91,8 @@ class FolderCheckpointer final : public Checkpointer {
         {.is_awaited = capture.is_awaited, .is_cancelled = capture.is_cancelled, .allowance = kPromptWriting});
     if (claim_ != nullptr) EPS_RETURN_IF_ERROR(claim_());
     EPS_ASSIGN_OR_RETURN(const std::string aside, directory_.StartWriting(state.version));
-    std::optional<FrozenFile> frozen = frozen_;
-    absl::Status status = WriteCheckpointFolder(aside, copied, model_, run_, state, frozen, patient);
+    const auto frozen = WriteCheckpointFolder(aside, copied, model_, run_, state, frozen_, patient);
+    absl::Status status = frozen.status();
     if (status.ok()) status = directory_.FinishWriting(state.version);
     if (!status.ok()) {
       directory_.AbandonWriting(state.version);
@@ -100,7 +100,8 @@ class FolderCheckpointer final : public Checkpointer {
     }
     std::string path = directory_.FolderOf(state.version);
     SetLatestPath(path);
-    frozen_ = frozen.has_value() ? std::optional(frozen->In(path)) : std::nullopt;
+    frozen_ = *frozen;
+    if (frozen_.has_value()) frozen_->file = frozen_->file.In(path);
     const absl::Status removed = patient.Run([this, too_many = TooMany(state)] {
       for (const Version version : too_many) {
         const absl::Status status = directory_.Remove(version);
@@ -113,20 +114,17 @@ class FolderCheckpointer final : public Checkpointer {
   }
 
   // Nothing where none is frozen, or the file is none that others may link: the next checkpoint has its own.
-  static std::optional<FrozenFile> FrozenFileOf(const std::string& folder, const Manifest& manifest) {
+  static std::optional<SummedFrozenFile> FrozenFileOf(const std::string& folder, const Manifest& manifest) {
     if (!manifest.has_frozen_file()) return std::nullopt;
-    absl::StatusOr<FrozenFile> frozen = FrozenFile::Of(folder);
-    if (!frozen.ok()) {
-      LogWarning("frozen_tensors_not_shared", {{"why", frozen.status().message()}});
-      return std::nullopt;
-    }
-    frozen->set_sum(manifest.files.at(kFrozenFile));
-    return *std::move(frozen);
+    absl::StatusOr<FrozenFile> file = FrozenFile::Of(folder);
+    if (file.ok()) return SummedFrozenFile{*std::move(file), manifest.files.at(kFrozenFile)};
+    LogWarning("frozen_tensors_not_shared", {{"why", file.status().message()}});
+    return std::nullopt;
   }
 
   // Everything but the tensors' names, before anything is stored. `frozen` becomes the folder's.
-  absl::StatusOr<Manifest> CheckForResume(Version version, const std::string& folder, std::optional<FrozenFile>& frozen,
-                                          LongWork* work) const {
+  absl::StatusOr<Manifest> CheckForResume(Version version, const std::string& folder,
+                                          std::optional<SummedFrozenFile>& frozen, LongWork* work) const {
     EPS_ASSIGN_OR_RETURN(Manifest manifest, ReadManifest(folder));
     const std::vector<std::string> differences = DifferencesThatMatter(manifest, run_);
     if (!differences.empty()) {
@@ -147,13 +145,13 @@ class FolderCheckpointer final : public Checkpointer {
     return manifest;
   }
 
-  // Reads what it offers whole: advice that leads to a second damaged checkpoint is none. Of a file that several have,
-  // and that is found damaged in one of them, it is not read again.
+  // Reads what it offers whole: advice that leads to a second damaged checkpoint is none. A damaged file that several
+  // checkpoints share is read once.
   std::string WhatToDo(Version damaged, const absl::Status& damage) const {
     std::vector<std::string> damaged_frozen;
     const auto note = [&](Version version, const absl::Status& status) {
       const std::string file = FrozenIn(version);
-      if (absl::StrContains(status.message(), file)) damaged_frozen.push_back(file);
+      if (absl::StrContains(status.message(), absl::StrCat(file, ": found"))) damaged_frozen.push_back(file);
     };
     const auto has_damaged = [&](Version version) {
       return std::any_of(damaged_frozen.begin(), damaged_frozen.end(), [&](const std::string& file) {
@@ -175,8 +173,8 @@ class FolderCheckpointer final : public Checkpointer {
     return absl::StrCat("there is no other whole checkpoint in ", directory_.path(),
                         damaged_frozen.empty()
                             ? ": put the file back from a copy, or start the run anew in another folder"
-                            : ": put the file back from a copy (cp onto it: all checkpoints that share it have it "
-                              "again), or start the run anew in another folder");
+                            : ": put the file back from a copy (cp onto it, with nothing that reads it: all "
+                              "checkpoints that share it have it again), or start the run anew in another folder");
   }
 
   std::string FrozenIn(Version version) const { return absl::StrCat(directory_.FolderOf(version), "/", kFrozenFile); }
@@ -224,7 +222,8 @@ class FolderCheckpointer final : public Checkpointer {
 
   const std::function<absl::Status()> claim_;    // null: nothing is asked
   const std::unique_ptr<CaptureBuffer> buffer_;  // used by Write alone
-  std::optional<FrozenFile> frozen_;  // of the checkpoint that was loaded, or written last; used by these alone
+  std::optional<SummedFrozenFile>
+      frozen_;  // of the checkpoint that was loaded, or written last; used by LoadLatest and Write alone
 
   mutable Mutex mu_;
   std::string latest_path_ ABSL_GUARDED_BY(mu_);
