@@ -48,8 +48,7 @@ TEST(CheckpointSizeTest, ARoomThatIsTooSmallForOneIsToldWithBothFigures) {
   EXPECT_EQ(CheckpointRoomWarning(2 << 20, 2 << 20, "out/x"), "");
   EXPECT_EQ(CheckpointRoomWarning((2 << 20) + 1, 64 << 10, "out/x"),
             "the next checkpoint of this run takes 2.0 MiB, and there are 64.0 KiB free for out/x: make room before "
-            "one is due, "
-            "or what is trained is lost");
+            "one is due, or what is trained is lost");
 }
 
 }  // namespace

@@ -28,10 +28,11 @@ CLI::Option* AddShardSize(CLI::App& command, ModelFolderForm& form) {
 }  // namespace
 
 void AddImport(CLI::App& app, int* exit_code) {
-  CLI::App* command = app.add_subcommand("import",
-                                         "Checks a Hugging Face folder (GPT-2, Llama, Mistral, Qwen2, Qwen3, BERT) and "
-                                         "writes it in fp32, ready for a RunSpec's "
-                                         "model { from: ... }; or one with a PEFT adapter");
+  CLI::App* command =
+      app.add_subcommand("import",
+                         "Checks a Hugging Face folder (GPT-2, Llama, Mistral, Qwen2, Qwen3, BERT) and "
+                         "writes it in fp32, ready for a RunSpec's "
+                         "model { from: ... }; with --adapter as it is, with a PEFT adapter beside its weights");
   auto from = std::make_shared<std::string>();
   auto out = std::make_shared<std::string>();
   command->add_option("--from", *from, "Folder with config.json and model.safetensors (or shards and their index)")
@@ -45,9 +46,8 @@ void AddImport(CLI::App& app, int* exit_code) {
       command
           ->add_option(
               "--adapter", *adapter,
-              "A folder as PEFT has it (adapter_config.json and adapter_model.safetensors) with adapters of low "
-              "rank for that model: these come beside its weights, which stay as they are, linked where they can "
-              "be")
+              "Folder with adapter_config.json and adapter_model.safetensors (PEFT): its LoRA is put beside the "
+              "model's weights, whose files are linked where they can be")
           ->type_name("DIR")
           ->excludes(shard_size);
   command->callback([=] {

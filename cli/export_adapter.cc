@@ -37,7 +37,7 @@ absl::Status Refuse(const std::string& folder, const std::string& why) {
 absl::StatusOr<RunConfig> ReadRun(const std::string& folder) {
   if (!IsStepFolder(folder)) {
     return Refuse(folder,
-                  "is no run's checkpoint, whose adapters alone are exported; give one, or leave --adapter out");
+                  "is no run's checkpoint, and --adapter exports the adapters of one alone; give one, or leave it out");
   }
   EPS_ASSIGN_OR_RETURN(Manifest manifest, ReadManifest(folder));
   if (!manifest.run.model.lora.is_on()) return Refuse(folder, "has no adapters (model.lora); leave --adapter out");

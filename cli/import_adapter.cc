@@ -3,21 +3,27 @@
 #include <cstdint>
 #include <cstdio>
 #include <memory>
+#include <string>
 #include <vector>
 
+#include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/types/span.h"
 #include "cli/export_files.h"
 #include "common/base/byte_size.h"
+#include "common/base/file_util.h"
 #include "common/base/shown_text.h"
 #include "common/base/status_macros.h"
 #include "common/checkpoint/checkpoint_files.h"
+#include "common/checkpoint/manifest.h"
+#include "common/checkpoint/model_source.h"
 #include "common/formats/adapted_folder.h"
 #include "common/formats/adapter_reader.h"
 #include "common/formats/model_folder.h"
 #include "common/formats/model_folder_files.h"
 #include "common/formats/new_folder.h"
+#include "common/model/hf_config.h"
 #include "common/model/model_spec.h"
 
 namespace eps::cli {
@@ -29,19 +35,30 @@ absl::StatusOr<ModelFiles> FilesBeside(const std::string& from, const std::strin
                                        std::vector<std::string>& left_out) {
   EPS_ASSIGN_OR_RETURN(ModelFiles files, ReadModelFiles(from));
   EPS_ASSIGN_OR_RETURN(const ModelFiles own, ReadModelFiles(adapter));
-  const bool has_own = HasTokenizer(own);
-  for (const char* name : TokenizerFileNames()) {
-    const auto found = own.find(name);
-    if (has_own) files.erase(name);
-    if (found == own.end()) continue;
-    if (has_own) {
-      files.insert(*found);
-    } else {
-      left_out.push_back(name);
+  if (HasTokenizer(own)) {
+    PutTokenizer(own, adapter, HasTokenizer(files) ? from : "", files);
+  } else {
+    for (const char* name : TokenizerFileNames()) {
+      if (own.contains(name)) left_out.push_back(name);
     }
   }
   EPS_RETURN_IF_ERROR_WITH(CheckExportFiles(files), absl::StrCat(from, " with ", adapter));
   return files;
+}
+
+// Of a model that adapters can go on top of.
+absl::StatusOr<ModelConfig> ReadBaseConfig(const std::string& from) {
+  if (IsStepFolder(from)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "--from: ", from, " is a run's checkpoint; export it first (eps export), and go on top of that folder"));
+  }
+  const std::string path = absl::StrCat(from, "/", kConfigFile);
+  EPS_ASSIGN_OR_RETURN(const std::string text, ReadFile(path));
+  absl::StatusOr<ModelConfig> config = ModelConfigFromJson(text);
+  EPS_RETURN_IF_ERROR_WITH(config.status(), path);
+  if (!config->lora.is_on()) return config;
+  return absl::InvalidArgumentError(absl::StrCat(
+      "--from: ", from, " has adapters already; merge them first (eps export), and go on top of that folder"));
 }
 
 void Say(const std::string& out, const std::string& from, const AdapterReader& adapter, int64_t copied_bytes,
@@ -78,19 +95,10 @@ void Say(const std::string& out, const std::string& from, const AdapterReader& a
 absl::Status ImportAdapter(const std::string& from, const std::string& adapter, const std::string& out) {
   if (adapter.empty()) return absl::InvalidArgumentError("--adapter: is empty");
   EPS_RETURN_IF_ERROR(CheckNewFolder(out));
-  if (IsStepFolder(from)) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "--from: ", from, " is a run's checkpoint; export it first (eps export), and go on top of that folder"));
-  }
-  EPS_ASSIGN_OR_RETURN(std::unique_ptr<ModelFolder> base, ModelFolder::Open(from));
-  if (base->model().config.lora.is_on()) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "--from: ", from, " has adapters already; merge them first (eps export), and go on top of that folder"));
-  }
-  EPS_ASSIGN_OR_RETURN(const std::unique_ptr<AdapterReader> reader, AdapterReader::Open(adapter, base->model().config));
-  if (reader->model().config.num_classes != base->model().config.num_classes) {  // the adapter has the head
-    EPS_ASSIGN_OR_RETURN(base, ModelFolder::Open(from, reader->model().config));
-  }
+  EPS_ASSIGN_OR_RETURN(const ModelConfig config, ReadBaseConfig(from));
+  EPS_ASSIGN_OR_RETURN(const std::unique_ptr<AdapterReader> reader, AdapterReader::Open(adapter, config));
+  // As the adapter makes it: one that has what tells classes apart goes on top of a model without a head, too.
+  EPS_ASSIGN_OR_RETURN(const std::unique_ptr<ModelFolder> base, ModelFolder::Open(from, reader->model().config));
   std::vector<std::string> left_out;
   EPS_ASSIGN_OR_RETURN(const ModelFiles files, FilesBeside(from, adapter, left_out));
   EPS_ASSIGN_OR_RETURN(const int64_t copied_bytes, WriteAdaptedFolder(out, *base, *reader, files));

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/types/span.h"
 #include "common/base/file_util.h"
 #include "common/base/status_macros.h"
 #include "common/formats/new_folder.h"
@@ -29,12 +30,20 @@ namespace {
 
 std::string PathOf(const std::string& folder, const std::string& file) { return absl::StrCat(folder, "/", file); }
 
+// At a time, and let go to the disk at a time: a model must not gather in the system's memory.
+constexpr size_t kPieceBytes = size_t{1} << 20;
+constexpr int64_t kWriteBackBytes = int64_t{32} << 20;
+
+absl::Status Sync(const FileDescriptor& file, const std::string& path) {
+  return fsync(file.get()) == 0 ? absl::OkStatus() : FileError(errno, "sync", path);
+}
+
 // Returns how many bytes there were.
 absl::StatusOr<int64_t> Copy(const std::string& from, const std::string& to) {
   EPS_ASSIGN_OR_RETURN(const FileDescriptor source, OpenFile(from, O_RDONLY));
   EPS_ASSIGN_OR_RETURN(const FileDescriptor file, OpenFile(to, O_WRONLY | O_CREAT | O_EXCL));
-  std::vector<char> buffer(size_t{1} << 20);
-  int64_t num_bytes = 0;
+  std::vector<char> buffer(kPieceBytes);
+  int64_t num_bytes = 0, unsynced_bytes = 0;
   while (true) {
     const ssize_t read_bytes = read(source.get(), buffer.data(), buffer.size());
     if (read_bytes < 0 && errno == EINTR) continue;
@@ -42,8 +51,12 @@ absl::StatusOr<int64_t> Copy(const std::string& from, const std::string& to) {
     if (read_bytes == 0) break;
     EPS_RETURN_IF_ERROR(WriteAt(file, to, num_bytes, {buffer.data(), static_cast<size_t>(read_bytes)}));
     num_bytes += read_bytes;
+    unsynced_bytes += read_bytes;
+    if (unsynced_bytes < kWriteBackBytes) continue;
+    EPS_RETURN_IF_ERROR(Sync(file, to));
+    unsynced_bytes = 0;
   }
-  if (fsync(file.get()) != 0) return FileError(errno, "sync", to);
+  EPS_RETURN_IF_ERROR(Sync(file, to));
   return num_bytes;
 }
 
@@ -51,13 +64,17 @@ absl::StatusOr<int64_t> Copy(const std::string& from, const std::string& to) {
 // mode of a link are shared. Returns how many bytes were copied.
 absl::StatusOr<int64_t> LinkOrCopy(const std::string& from, const std::string& to) {
   std::error_code error;
-  const std::filesystem::path file = std::filesystem::canonical(from, error);
+  const std::filesystem::path source = std::filesystem::canonical(from, error);
   if (error) return FileError(error.value(), "find", from);
   struct stat found;
-  const bool is_own = stat(file.c_str(), &found) == 0 && found.st_uid == geteuid();
-  if (is_own && link(file.c_str(), to.c_str()) == 0) return 0;
-  EPS_RETURN_IF_ERROR(RemoveIfThere(to));  // over a network a link may be made, and an error come back
-  return Copy(file.string(), to);
+  const bool is_own = stat(source.c_str(), &found) == 0 && found.st_uid == geteuid();
+  if (!is_own || link(source.c_str(), to.c_str()) != 0) {
+    EPS_RETURN_IF_ERROR(RemoveIfThere(to));  // over a network a link may be made, and an error come back
+    return Copy(source.string(), to);
+  }
+  EPS_ASSIGN_OR_RETURN(const FileDescriptor file, OpenFile(to, O_RDONLY));
+  EPS_RETURN_IF_ERROR(Sync(file, to));  // what somebody copied there a moment ago may not be on disk
+  return 0;
 }
 
 // All but those tensors. Returns how many bytes of tensors there were; 0, and no file, where none are left.
@@ -70,10 +87,17 @@ absl::StatusOr<int64_t> CopyWithout(const std::set<std::string>& names, const st
   }
   if (left.empty()) return 0;
   EPS_ASSIGN_OR_RETURN(const auto writer, SafetensorsWriter::Create(to, left, reader->metadata()));
-  int64_t num_bytes = 0;
+  int64_t num_bytes = 0, unsynced_bytes = 0;
   for (size_t i = 0; i < left.size(); ++i) {
-    EPS_RETURN_IF_ERROR(writer->Write(i, 0, reader->Data(left[i])));
-    EPS_RETURN_IF_ERROR(writer->StartWriteBack(/*wait=*/true));
+    const absl::Span<const std::byte> bytes = reader->Data(left[i]);
+    for (size_t at = 0; at < bytes.size(); at += kPieceBytes) {
+      const absl::Span<const std::byte> piece = bytes.subspan(at, kPieceBytes);
+      EPS_RETURN_IF_ERROR(writer->Write(i, static_cast<int64_t>(at), piece));
+      unsynced_bytes += static_cast<int64_t>(piece.size());
+      if (unsynced_bytes < kWriteBackBytes) continue;
+      EPS_RETURN_IF_ERROR(writer->StartWriteBack(/*wait=*/true));
+      unsynced_bytes = 0;
+    }
     reader->Release(left[i]);
     num_bytes += left[i].num_bytes;
   }
@@ -90,45 +114,49 @@ struct Sources {
 };
 
 absl::StatusOr<Sources> FindSources(const ModelFolder& base, const AdapterReader& adapter) {
-  Sources sources = {.of_adapter = {}, .of_base = {}, .index = base.Index(), .tensor_bytes = base.tensor_bytes()};
-  for (const auto& [tensor, file] : sources.index) sources.of_base[file];
-  if (sources.of_base.contains(kAdaptersFile)) {
-    return absl::InvalidArgumentError(absl::StrCat(PathOf(base.folder(), kAdaptersFile),
-                                                   ": is there, a file of the model itself; give it another name"));
-  }
+  Sources sources;
+  std::set<std::string> replaced;  // as the base's files call them
   for (const BlobSpec& blob : adapter.model().blobs) {
     for (const TensorSpec& tensor : blob.tensors) {
       const bool is_of_base = tensor.lora == LoraPart::kNone && !base.is_new(tensor);
-      if (!adapter.has(tensor)) {
-        if (is_of_base) continue;
+      if (adapter.has(tensor)) {
+        sources.of_adapter.push_back({.name = tensor.name, .tensor = &tensor});
+        sources.index.emplace(tensor.name, kAdaptersFile);
+        sources.tensor_bytes += tensor.num_elems() * TensorElemBytes("F32");
+        if (is_of_base) replaced.insert(base.NameInFile(tensor));
+      } else if (!is_of_base) {
         return absl::InvalidArgumentError(
             absl::StrCat(base.folder(), ": tensor ", tensor.name, " is neither there nor in the adapter"));
       }
-      sources.of_adapter.push_back({.name = tensor.name, .tensor = &tensor});
-      sources.tensor_bytes += tensor.num_elems() * TensorElemBytes("F32");
-      if (is_of_base) {
-        const std::string& name = base.NameInFile(tensor);
-        sources.of_base.at(sources.index.at(name)).insert(name);
-        sources.index.erase(name);
-      }
-      sources.index[tensor.name] = kAdaptersFile;
     }
   }
-  return sources;
+  for (const ModelFolder::StoredTensor& stored : base.StoredTensors()) {
+    std::set<std::string>& left_out = sources.of_base[stored.file];
+    if (replaced.contains(stored.name)) {
+      left_out.insert(stored.name);
+    } else {
+      sources.index.emplace(stored.name, stored.file);
+      sources.tensor_bytes += stored.num_bytes;
+    }
+  }
+  if (!sources.of_base.contains(kAdaptersFile)) return sources;
+  return absl::InvalidArgumentError(absl::StrCat(PathOf(base.folder(), kAdaptersFile),
+                                                 ": is there, a file of the model itself; give it another name"));
 }
 
 }  // namespace
 
 absl::StatusOr<int64_t> WriteAdaptedFolder(const std::string& folder, const ModelFolder& base,
                                            const AdapterReader& adapter, const ModelFiles& files) {
-  EPS_ASSIGN_OR_RETURN(const std::string config, LayOverSource(adapter.model().config, files.at("config.json")));
+  EPS_ASSIGN_OR_RETURN(const std::string base_config, ReadFile(PathOf(base.folder(), "config.json")));
+  EPS_ASSIGN_OR_RETURN(const std::string config, LayOverSource(adapter.model().config, base_config));
   EPS_ASSIGN_OR_RETURN(const Sources sources, FindSources(base, adapter));
   int64_t copied_bytes = 0;
   const auto write = [&](const std::string& aside) -> absl::Status {
-    for (const auto& [file, replaced] : sources.of_base) {
+    for (const auto& [file, left_out] : sources.of_base) {
       const std::string from = PathOf(base.folder(), file), to = PathOf(aside, file);
       EPS_ASSIGN_OR_RETURN(const int64_t num_bytes,
-                           replaced.empty() ? LinkOrCopy(from, to) : CopyWithout(replaced, from, to));
+                           left_out.empty() ? LinkOrCopy(from, to) : CopyWithout(left_out, from, to));
       copied_bytes += num_bytes;
     }
     EPS_RETURN_IF_ERROR(WriteTensorFile(PathOf(aside, kAdaptersFile), sources.of_adapter, "F32",

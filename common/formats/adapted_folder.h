@@ -13,13 +13,14 @@ namespace eps {
 
 inline constexpr char kAdaptersFile[] = "adapters.safetensors";
 
-// Writes a folder that ModelFolder reads as `adapter`'s model, and returns how many bytes of `base` were copied: the
-// files of `base` that have its tensors, linked, or copied where that cannot be, or they are another user's, or lack
-// what the adapter has in the place of some of them; what the adapter has in kAdaptersFile, F32; an index over both;
-// config.json with eps_lora. `files` lie beside, with the base's config.json among them. The folder must not be there,
-// or be empty; nothing half-done remains (WriteNewFolder). `base` is opened for adapter.model()'s config.
+// Writes a folder that ModelFolder reads as adapter.model(). A file of the base is linked; it is copied where it cannot
+// be linked or is another user's, and copied without the replaced tensors where the adapter has some of them itself.
+// kAdaptersFile holds all of the adapter's tensors, F32; the index covers both; config.json is the base's with what the
+// adapter makes of the model; `files` lie beside, but for a config.json. Returns the bytes copied. The folder must not
+// be there, or be empty; nothing half-done remains (WriteNewFolder).
 //
-// Memory: WriteTensorFile's
+// base: opened for adapter.model().config
+// Memory: 2 MiB; of the system, 64 MiB that wait for the disk
 // Errors: INVALID_ARGUMENT the base has a file of that name, or a tensor is in neither of both ·
 //         AdapterReader::ReadPart's, WriteNewFolder's, LayOverSource's · the system's, naming the file
 absl::StatusOr<int64_t> WriteAdaptedFolder(const std::string& folder, const ModelFolder& base,

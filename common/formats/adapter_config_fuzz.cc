@@ -4,7 +4,9 @@
 #include <string>
 
 #include "common/formats/adapter_folder.h"
+#include "common/formats/adapter_parts.h"
 #include "common/formats/adapter_reader.h"
+#include "common/model/model_config.h"
 
 // An adapter_config.json that is taken is one that a model may have, and is written again as the same.
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t num_bytes) {

@@ -3,6 +3,7 @@
 #include <cmath>
 #include <cstdint>
 
+#include "absl/strings/str_cat.h"
 #include "common/base/file_util.h"
 #include "common/base/status_macros.h"
 #include "common/formats/new_folder.h"
@@ -44,9 +45,9 @@ absl::Status WriteAdapterFolder(const std::string& folder, const ModelConfig& mo
                                 const AdapterParts& parts, const ReadTensorPart& read) {
   EPS_RETURN_IF_ERROR(CheckTensorDtype(form.dtype));
   return WriteNewFolder(folder, [&](const std::string& aside) -> absl::Status {
-    EPS_RETURN_IF_ERROR(WriteTensorFile(aside + "/adapter_model.safetensors", parts.tensors, form.dtype, read));
+    EPS_RETURN_IF_ERROR(WriteTensorFile(absl::StrCat(aside, "/", kAdapterTensorFile), parts.tensors, form.dtype, read));
     EPS_RETURN_IF_ERROR(WriteModelFiles(form.files, aside));
-    return WriteFileAtomically(aside + "/adapter_config.json", AdapterConfigToJson(model, form, parts));
+    return WriteFileAtomically(absl::StrCat(aside, "/", kAdapterConfigFile), AdapterConfigToJson(model, form, parts));
   });
 }
 

@@ -14,6 +14,9 @@ namespace eps {
 // A folder as PEFT has it: adapter_config.json and adapter_model.safetensors, which go on top of the model that they
 // were trained beside. docs/formats.md, Adapters.
 
+inline constexpr char kAdapterConfigFile[] = "adapter_config.json";
+inline constexpr char kAdapterTensorFile[] = "adapter_model.safetensors";
+
 struct AdapterForm {
   std::string dtype = "F32";  // F32, F16 or BF16; 16-bit forms are rounded to nearest even
   std::string base_model;     // where the model without adapters is; "": nowhere

@@ -15,8 +15,6 @@
 namespace eps {
 namespace {
 
-// PEFT wraps the model twice.
-constexpr char kNamePrefix[] = "base_model.model.";
 constexpr char kMerge[] = "leave --adapter out, which merges all that was trained";
 
 // "h.0.ln_1" of "h.0.ln_1.weight" and of "h.0.ln_1.bias".
@@ -131,7 +129,7 @@ absl::StatusOr<AdapterParts> PartsOfAdapter(const ModelSpec& model, const std::o
   for (const BlobSpec& blob : model.blobs) {
     for (const TensorSpec& tensor : blob.tensors) {
       if (tensor.lora == LoraPart::kNone && !saved.contains(&tensor)) continue;
-      parts.tensors.push_back({.name = absl::StrCat(kNamePrefix, tensor.name), .tensor = &tensor});
+      parts.tensors.push_back({.name = absl::StrCat(kPeftPrefix, tensor.name), .tensor = &tensor});
     }
   }
   return parts;

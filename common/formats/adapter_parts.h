@@ -12,6 +12,9 @@
 
 namespace eps {
 
+// What PEFT, which wraps a model twice, puts in front of the names of its tensors.
+inline constexpr char kPeftPrefix[] = "base_model.model.";
+
 // What a folder of PEFT's (adapter_folder.h) holds of a model.
 struct AdapterParts {
   // Which modules have an adapter: those named so, and those whose names end with such a name behind a dot.

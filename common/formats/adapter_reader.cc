@@ -18,6 +18,8 @@
 #include "common/base/json_keys.h"
 #include "common/base/json_text.h"
 #include "common/base/status_macros.h"
+#include "common/formats/adapter_folder.h"
+#include "common/formats/adapter_parts.h"
 #include "common/model/families.h"
 #include "common/model/hf_json.h"
 #include "common/model/lora.h"
@@ -31,53 +33,33 @@ using nlohmann::json;
 
 constexpr int kMaxDepth = 32;
 constexpr int64_t kMaxConfigBytes = int64_t{1} << 24;  // target_modules may have thousands of names
-constexpr char kTensorFile[] = "adapter_model.safetensors";
 
-// Members that are read, and then those that change nothing of what an adapter computes, or only which weights have
-// one, which its tensors say. Of PEFT 0.3 to 0.20.
-constexpr const char* kKnown[] = {
-    "peft_type",
-    "r",
-    "lora_alpha",
-    "lora_dropout",
-    "use_rslora",
-    "bias",
-    "init_lora_weights",
-    "base_model_name_or_path",
+// Members that are read.
+constexpr const char* kRead[] = {"peft_type",      "r",    "lora_alpha",        "lora_dropout",
+                                 "use_rslora",     "bias", "init_lora_weights", "base_model_name_or_path",
+                                 "modules_to_save"};
 
-    "revision",
-    "task_type",
-    "inference_mode",
-    "auto_mapping",
-    "peft_version",
-    "runtime_config",
-    "target_modules",
-    "exclude_modules",
-    "modules_to_save",
-    "layers_pattern",
-    "layers_to_transform",
-    "fan_in_fan_out",
-    "ensure_weight_tying",
-    "eva_config",
-    "corda_config",
-    "loftq_config",
-    "lora_ga_config",
-    "megatron_core",
-    "qalora_group_size",
-    "merge_weights",
-    "enable_lora",
-};
+// Members of PEFT 0.3 to 0.20 that change nothing of what is computed, or only say which weights have an adapter, which
+// the tensors say themselves.
+constexpr const char* kWithoutEffect[] = {
+    "revision",       "task_type",           "inference_mode",    "auto_mapping",   "peft_version",
+    "runtime_config", "target_modules",      "exclude_modules",   "layers_pattern", "layers_to_transform",
+    "fan_in_fan_out", "ensure_weight_tying", "eva_config",        "corda_config",   "loftq_config",
+    "lora_ga_config", "megatron_core",       "qalora_group_size", "merge_weights",  "enable_lora"};
 
-// How A and B began, where the base's weights stay what they are; in lower case.
+// Values of init_lora_weights, in lower case, that leave the base's weights as they are.
 constexpr const char* kOwnStarts[] = {"gaussian", "eva", "orthogonal", "mica"};
 
-bool SaysNothing(const json& value) { return value.is_null() || value == json(false) || value.empty(); }
+bool SaysNothing(const json& value) {
+  return value.is_null() || value == json(false) || value == json("") || value.empty();
+}
 
 // A variant is asked for by a member of its own: what is not known may be one.
 absl::Status RefuseUnknown(const json& config) {
   for (const auto& [name, value] : config.items()) {
-    const bool is_known =
-        std::any_of(std::begin(kKnown), std::end(kKnown), [&](const char* known) { return name == known; });
+    const auto is_this = [&name = name](const char* known) { return name == known; };
+    const bool is_known = std::any_of(std::begin(kRead), std::end(kRead), is_this) ||
+                          std::any_of(std::begin(kWithoutEffect), std::end(kWithoutEffect), is_this);
     if (is_known || SaysNothing(value)) continue;
     return BadMember(name, value, "absent, null, false or empty: adapters with it may be more than LoRA");
   }
@@ -110,15 +92,6 @@ absl::Status CheckRanges(const LoraConfig& lora) {
   return status;
 }
 
-std::string ShapeText(const std::vector<int64_t>& shape) { return absl::StrCat("(", absl::StrJoin(shape, ", "), ")"); }
-
-// Of the model with an adapter of that rank beside every product.
-absl::StatusOr<ModelSpec> WithAllAdapters(ModelConfig config, const LoraConfig& lora) {
-  config.lora = lora;
-  config.lora.targets.clear();
-  return BuildModel(config);
-}
-
 // By name, less the family's prefix.
 std::map<std::string, const TensorSpec*> TensorsOf(const ModelSpec& model) {
   std::map<std::string, const TensorSpec*> tensors;
@@ -137,7 +110,7 @@ struct PeftName {
 };
 
 PeftName ParseName(absl::string_view name, absl::string_view family_prefix) {
-  name = absl::StripPrefix(name, "base_model.model.");
+  name = absl::StripPrefix(name, kPeftPrefix);
   name = absl::StripPrefix(name, family_prefix);
   for (const absl::string_view part : {".lora_A.", ".lora_B."}) {
     const size_t at = name.find(part);
@@ -160,7 +133,7 @@ int64_t ClassesIn(const SafetensorsReader& file, const ModelConfig& base) {
 }
 
 absl::StatusOr<std::unique_ptr<SafetensorsReader>> OpenTensorFile(const std::string& folder) {
-  const std::string path = absl::StrCat(folder, "/", kTensorFile), older = folder + "/adapter_model.bin";
+  const std::string path = absl::StrCat(folder, "/", kAdapterTensorFile), older = folder + "/adapter_model.bin";
   std::error_code ignored;
   if (!std::filesystem::exists(path, ignored) && std::filesystem::exists(older, ignored)) {
     return absl::NotFoundError(absl::StrCat(
@@ -189,20 +162,23 @@ absl::StatusOr<AdapterConfig> ParseAdapterConfig(absl::string_view text) {
   EPS_RETURN_IF_ERROR(ReadNumber(config, "lora_dropout", result.lora.dropout));
   EPS_RETURN_IF_ERROR(ReadFlag(config, "use_rslora", result.lora.rank_stabilized));
   EPS_RETURN_IF_ERROR(CheckRanges(result.lora));
+  if (const json* modules = FindMember(config, "modules_to_save"); modules != nullptr) {
+    result.has_modules = !SaysNothing(*modules);
+  }
   const json* base = FindMember(config, "base_model_name_or_path");
   if (base != nullptr && base->is_string()) result.base_model = base->get<std::string>();
   return result;
 }
 
 absl::StatusOr<std::unique_ptr<AdapterReader>> AdapterReader::Open(const std::string& folder, const ModelConfig& base) {
-  const std::string config_path = folder + "/adapter_config.json";
+  const std::string config_path = absl::StrCat(folder, "/", kAdapterConfigFile);
   EPS_ASSIGN_OR_RETURN(const std::string text, ReadFile(config_path, kMaxConfigBytes));
   const absl::StatusOr<AdapterConfig> config = ParseAdapterConfig(text);
   EPS_RETURN_IF_ERROR_WITH(config.status(), config_path);
   EPS_ASSIGN_OR_RETURN(std::unique_ptr<SafetensorsReader> file, OpenTensorFile(folder));
   auto reader = std::unique_ptr<AdapterReader>(
-      new AdapterReader(absl::StrCat(folder, "/", kTensorFile), std::move(file), config->base_model));
-  EPS_RETURN_IF_ERROR(reader->FindTensors(base, config->lora));
+      new AdapterReader(absl::StrCat(folder, "/", kAdapterTensorFile), std::move(file), config->base_model));
+  EPS_RETURN_IF_ERROR(reader->FindTensors(base, *config));
   return reader;
 }
 
@@ -210,14 +186,36 @@ std::string AdapterReader::PlaceOf(const SafetensorsEntry& entry) const {
   return absl::StrCat(path_, ": tensor ", entry.name, " at byte ", entry.offset_bytes);
 }
 
-absl::Status AdapterReader::FindTensors(const ModelConfig& base, const LoraConfig& lora) {
-  ModelConfig config = base;
-  if (const int64_t classes = ClassesIn(*file_, base); classes > 0) config.num_classes = classes;
-  const absl::StatusOr<ModelSpec> all = WithAllAdapters(config, lora);
+absl::Status AdapterReader::CheckEntry(const SafetensorsEntry& entry, const TensorSpec& tensor,
+                                       const ModelSpec& model) const {
+  if (tensor.role == TensorRole::kTokenTable && TiedTable(model) != nullptr) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(PlaceOf(entry),
+                     " is the head's table, too, and nothing says whether that is to be the same: merge "
+                     "the adapter with the program that made it (PEFT's merge_and_unload)"));
+  }
+  if (entry.shape != tensor.shape) {
+    return absl::InvalidArgumentError(absl::StrCat(PlaceOf(entry), " has the shape ", ShapeText(entry.shape),
+                                                   ", adapter_config.json and the model ask for ",
+                                                   ShapeText(tensor.shape)));
+  }
+  if (entry.dtype != "F32" && entry.dtype != "F16" && entry.dtype != "BF16") {
+    return absl::InvalidArgumentError(absl::StrCat(PlaceOf(entry), " is ", entry.dtype, ", not F32, F16 or BF16"));
+  }
+  const auto there = entries_.find(tensor.name);
+  if (there == entries_.end()) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(PlaceOf(entry), " is there twice, also as ", there->second->name));
+}
+
+absl::Status AdapterReader::FindTensors(const ModelConfig& base, const AdapterConfig& config) {
+  ModelConfig adapted = base;
+  adapted.lora = config.lora;
+  if (const int64_t classes = ClassesIn(*file_, base); classes > 0) adapted.num_classes = classes;
+  const absl::StatusOr<ModelSpec> all = BuildModel(adapted);  // with an adapter beside every product
   EPS_RETURN_IF_ERROR_WITH(all.status(), path_);
   const std::map<std::string, const TensorSpec*> known = TensorsOf(*all);
-  std::set<std::string> adapted;
-  std::optional<std::string> adapter;
+  std::set<std::string> modules;       // that have an adapter
+  std::optional<std::string> adapter;  // whose A and B these are
   for (const SafetensorsEntry& entry : file_->entries()) {
     const PeftName name = ParseName(entry.name, FamilyOf(base.family).name_prefix);
     const auto found = known.find(name.own);
@@ -228,49 +226,41 @@ absl::Status AdapterReader::FindTensors(const ModelConfig& base, const LoraConfi
                        "it goes on top of another model, or is more than LoRA of these products"));
     }
     const TensorSpec& tensor = *found->second;
-    const bool is_adapter = tensor.lora != LoraPart::kNone;
-    if (is_adapter && adapter.value_or(name.adapter) != name.adapter) {
-      return absl::InvalidArgumentError(absl::StrCat(PlaceOf(entry), " is of another adapter than those before it, \"",
-                                                     name.adapter, "\" and not \"", *adapter, "\""));
-    }
-    if (is_adapter) adapter = name.adapter;
-    if (tensor.role == TensorRole::kTokenTable && TiedTable(*all) != nullptr) {
-      return absl::InvalidArgumentError(
-          absl::StrCat(PlaceOf(entry),
-                       " is the head's table, too, and nothing says whether that is to be the same: merge "
-                       "the adapter with the program that made it (PEFT's merge_and_unload)"));
-    }
-    if (entry.shape != tensor.shape) {
-      return absl::InvalidArgumentError(absl::StrCat(PlaceOf(entry), " has the shape ", ShapeText(entry.shape),
-                                                     ", adapter_config.json and the model ask for ",
-                                                     ShapeText(tensor.shape)));
-    }
-    if (entry.dtype != "F32" && entry.dtype != "F16" && entry.dtype != "BF16") {
-      return absl::InvalidArgumentError(absl::StrCat(PlaceOf(entry), " is ", entry.dtype, ", not F32, F16 or BF16"));
-    }
-    if (!entries_.emplace(tensor.name, &entry).second) {
-      return absl::InvalidArgumentError(
-          absl::StrCat(PlaceOf(entry), " is there twice, also as ", entries_.at(tensor.name)->name));
-    }
-    if (is_adapter) adapted.emplace(ModuleOf(tensor));
+    EPS_RETURN_IF_ERROR(CheckEntry(entry, tensor, *all));
+    entries_.emplace(tensor.name, &entry);
+    if (tensor.lora == LoraPart::kNone) continue;
+    modules.emplace(ModuleOf(tensor));
+    if (!adapter.has_value()) adapter = name.adapter;
+    if (*adapter == name.adapter) continue;
+    return absl::InvalidArgumentError(absl::StrCat(PlaceOf(entry), " is of another adapter than those before it, \"",
+                                                   name.adapter, "\" and not \"", *adapter, "\""));
   }
-  if (adapted.empty()) return absl::InvalidArgumentError(absl::StrCat(path_, ": holds no adapter"));
+  if (modules.empty()) return absl::InvalidArgumentError(absl::StrCat(path_, ": holds no adapter"));
+  if (config.has_modules && entries_.size() == 2 * modules.size()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(path_, ": holds none of the whole modules that adapter_config.json names (modules_to_save)"));
+  }
+  EPS_ASSIGN_OR_RETURN(adapted.lora.targets, TargetsOf(known, modules));
+  absl::StatusOr<ModelSpec> model = BuildModel(adapted);
+  EPS_RETURN_IF_ERROR_WITH(model.status(), absl::StrCat(path_, ": of ", modules.size(), " adapted weights"));
+  model_ = *std::move(model);
+  return absl::OkStatus();
+}
+
+// Of `modules`, which have an adapter; none, where all have.
+absl::StatusOr<std::vector<std::string>> AdapterReader::TargetsOf(const std::map<std::string, const TensorSpec*>& known,
+                                                                  const std::set<std::string>& modules) const {
   std::set<std::string> others;
   for (const auto& [name, tensor] : known) {
     if (tensor->lora == LoraPart::kNone) continue;
     const std::string module(ModuleOf(*tensor));
-    if (!adapted.contains(module)) {
+    if (!modules.contains(module)) {
       others.insert(module);
     } else if (!entries_.contains(tensor->name)) {
       return absl::InvalidArgumentError(absl::StrCat(path_, ": tensor ", tensor->name, " is missing"));
     }
   }
-  config.lora = lora;
-  if (!others.empty()) config.lora.targets = TargetsThatName(adapted, others);
-  absl::StatusOr<ModelSpec> model = BuildModel(config);
-  EPS_RETURN_IF_ERROR_WITH(model.status(), absl::StrCat(path_, ": of ", adapted.size(), " adapted weights"));
-  model_ = *std::move(model);
-  return absl::OkStatus();
+  return others.empty() ? std::vector<std::string>() : TargetsThatName(modules, others);
 }
 
 absl::Status AdapterReader::ReadPart(const TensorSpec& tensor, int64_t first_elem, absl::Span<float> values) const {

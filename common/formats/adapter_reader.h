@@ -4,7 +4,10 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -18,8 +21,9 @@ namespace eps {
 
 // What a text of adapter_config.json says of adapters of low rank.
 struct AdapterConfig {
-  LoraConfig lora;         // without targets: which weights have an adapter its tensors say
-  std::string base_model;  // base_model_name_or_path, whatever that names; "": nothing
+  LoraConfig lora;           // without targets: which weights have an adapter its tensors say
+  std::string base_model;    // base_model_name_or_path, whatever that names; "": nothing
+  bool has_modules = false;  // modules_to_save names some, which its tensors are to have whole
 };
 
 // Errors: INVALID_ARGUMENT naming the member, the value found and what is allowed: no LoRA; one that computes, or
@@ -53,7 +57,11 @@ class AdapterReader {
  private:
   AdapterReader(std::string path, std::unique_ptr<SafetensorsReader> file, std::string base_model)
       : path_(std::move(path)), file_(std::move(file)), base_model_(std::move(base_model)) {}
-  absl::Status FindTensors(const ModelConfig& base, const LoraConfig& lora);
+  absl::Status FindTensors(const ModelConfig& base, const AdapterConfig& config);
+  // That an entry is as the tensor of `model` that it is said to be.
+  absl::Status CheckEntry(const SafetensorsEntry& entry, const TensorSpec& tensor, const ModelSpec& model) const;
+  absl::StatusOr<std::vector<std::string>> TargetsOf(const std::map<std::string, const TensorSpec*>& known,
+                                                     const std::set<std::string>& modules) const;
   std::string PlaceOf(const SafetensorsEntry& entry) const;
 
   const std::string path_;

@@ -34,11 +34,6 @@ namespace {
 using nlohmann::json;
 using testing::ElementsAre;
 
-ModelConfig WithoutAdapters(ModelConfig config) {
-  config.lora = {};
-  return config;
-}
-
 // A value of its own for each element.
 float AdapterValue(const TensorSpec& tensor, int64_t elem) {
   return static_cast<float>(std::hash<std::string>()(tensor.name) % 97) + static_cast<float>(elem);
@@ -217,6 +212,15 @@ TEST_F(AdapterReaderTest, WholeTensorsTakeThePlaceOfTheBases) {
   ExpectRefused(other, "has the shape (3, 12), adapter_config.json and the model ask for (4, 12)");
 }
 
+TEST_F(AdapterReaderTest, ModulesThatAreNamedAndNotThereAreMissed) {
+  const ModelConfig config = ConfigWithAdapters(ModelFamily::kGpt2);
+  Write(config);
+  json object = json::parse(ReadFile(config_path_).value());
+  object["modules_to_save"] = {"score"};
+  ASSERT_OK(WriteFileAtomically(config_path_, object.dump()));
+  ExpectRefused(config, tensors_path_ + ": holds none of the whole modules that adapter_config.json names");
+}
+
 TEST_F(AdapterReaderTest, ATableThatIsTheHeadsTooIsNotReplaced) {
   const ModelConfig config = ConfigWithAdapters(ModelFamily::kGpt2);
   Write(config);
@@ -314,7 +318,8 @@ TEST(AdapterConfigTest, WhatChangesNothingIsTakenAndAlphaIsPeftsOwnWhereItIsAbse
                                                                                {"revision", "main"},
                                                                                {"init_lora_weights", "Gaussian"},
                                                                                {"peft_version", "0.18.0"},
-                                                                               {"future", nullptr}}) {
+                                                                               {"future", nullptr},
+                                                                               {"future", ""}}) {
     EXPECT_OK(ParseWith(member, value)) << member;
   }
 }

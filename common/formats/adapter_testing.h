@@ -31,6 +31,11 @@ inline ModelConfig ClassifierWithAdapters(const std::vector<std::string>& target
   return config;
 }
 
+inline ModelConfig WithoutAdapters(ModelConfig config) {
+  config.lora = {};
+  return config;
+}
+
 }  // namespace eps
 
 #endif  // EPS_COMMON_FORMATS_ADAPTER_TESTING_H_

@@ -11,7 +11,6 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
 #include "common/base/file_util.h"
 #include "common/base/status_macros.h"
@@ -67,8 +66,6 @@ std::string WhyUnusable(float value, Dtype wire) {
                              : "is too large for precision.wire: BF16, whose largest number is 3.3895e38; set "
                                "precision.wire: FP32";
 }
-
-std::string ShapeText(const std::vector<int64_t>& shape) { return absl::StrCat("(", absl::StrJoin(shape, ", "), ")"); }
 
 }  // namespace
 
@@ -275,12 +272,14 @@ absl::Status ModelFolder::CheckHead() const {
                                                  "it, or save the model without it"));
 }
 
-ShardIndex ModelFolder::Index() const {
-  ShardIndex index;
+std::vector<ModelFolder::StoredTensor> ModelFolder::StoredTensors() const {
+  std::vector<StoredTensor> tensors;
   for (const auto& [name, place] : stored_) {
-    index.emplace(place.entry->name, std::filesystem::path(place.file->path).filename().string());
+    tensors.push_back({.name = place.entry->name,
+                       .file = std::filesystem::path(place.file->path).filename().string(),
+                       .num_bytes = place.entry->num_bytes});
   }
-  return index;
+  return tensors;
 }
 
 int64_t ModelFolder::tensor_bytes() const {

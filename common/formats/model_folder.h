@@ -36,8 +36,13 @@ class ModelFolder {
 
   const ModelSpec& model() const { return model_; }
   const std::string& folder() const { return folder_; }
-  // Which file has which tensor, by the names in the files; what is none of the model's too.
-  ShardIndex Index() const;
+  // A tensor as it lies in the files.
+  struct StoredTensor {
+    std::string name, file;  // as the file calls it, and the file's own name in folder()
+    int64_t num_bytes = 0;
+  };
+  // All of them, what is none of the model's too.
+  std::vector<StoredTensor> StoredTensors() const;
   // Whether the tensor, one of model()'s, is not in the files: it cannot be read, but only initialised.
   bool is_new(const TensorSpec& tensor) const { return !places_.contains(tensor.name); }
   // What the file calls the tensor, one of model()'s, and not new.

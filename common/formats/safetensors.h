@@ -27,6 +27,9 @@ struct SafetensorsEntry {
   int64_t num_bytes = 0;
 };
 
+// "(3, 4)", for messages.
+std::string ShapeText(const std::vector<int64_t>& shape);
+
 // A file opened for reading, memory-mapped. Entries by name. Safe to read from several threads.
 class SafetensorsReader {
  public:

@@ -11,6 +11,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "common/base/git_lfs.h"
 #include "common/base/status_macros.h"
 #include "nlohmann/json.hpp"
@@ -291,6 +292,8 @@ absl::StatusOr<int64_t> HeaderBytes(absl::Span<const std::byte> file) {
 }
 
 }  // namespace
+
+std::string ShapeText(const std::vector<int64_t>& shape) { return absl::StrCat("(", absl::StrJoin(shape, ", "), ")"); }
 
 std::string ShowTensorName(absl::string_view name) {
   constexpr size_t kMaxShown = 120;

@@ -9,7 +9,8 @@
 #include "absl/strings/string_view.h"
 #include "nlohmann/json_fwd.hpp"
 
-// Reading the members of a config.json, or of another file of Hugging Face's. Errors: INVALID_ARGUMENT naming the key, the value found and what is allowed.
+// Reading the members of a config.json, or of another file of Hugging Face's.
+// Errors: INVALID_ARGUMENT naming the key, the value found and what is allowed
 namespace eps {
 
 // Null when the key is absent; a JSON null counts as absent, as it does for Hugging Face.
