@@ -222,8 +222,8 @@ class FolderCheckpointer final : public Checkpointer {
 
   const std::function<absl::Status()> claim_;    // null: nothing is asked
   const std::unique_ptr<CaptureBuffer> buffer_;  // used by Write alone
-  std::optional<SummedFrozenFile>
-      frozen_;  // of the checkpoint that was loaded, or written last; used by LoadLatest and Write alone
+  // Of the checkpoint that was loaded, or written last; used by LoadLatest and Write alone.
+  std::optional<SummedFrozenFile> frozen_;
 
   mutable Mutex mu_;
   std::string latest_path_ ABSL_GUARDED_BY(mu_);
