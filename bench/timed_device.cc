@@ -74,6 +74,7 @@ Work WorkOf(const SoftmaxChunkBackwardArgs& a) {
 }
 Work WorkOf(const LossArgs&) { return {"loss"}; }
 Work WorkOf(const WidenArgs&) { return {"weights widened"}; }
+Work WorkOf(const DequantizeArgs&) { return {"weights dequantized"}; }
 Work WorkOf(const FinishLeafArgs&) { return {"gradient looked through"}; }
 Work WorkOf(const AddGradientArgs&) { return {"gradients added"}; }
 Work WorkOf(const EmitGradientArgs&) { return {"gradient emitted"}; }
@@ -107,6 +108,7 @@ class TimedKernels : public Kernels {
   EPS_TIMED(SoftmaxChunkBackward)
   EPS_TIMED(Loss)
   EPS_TIMED(Widen)
+  EPS_TIMED(Dequantize)
   EPS_TIMED(FinishLeaf)
   EPS_TIMED(AddGradient)
   EPS_TIMED(EmitGradient)

@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/byte_size.h"
+#include "common/checkpoint/checkpoint_tensors.h"
 #include "common/spec/moment_format.h"
 #include "common/tensor/dtype.h"
 
@@ -12,8 +13,11 @@ namespace eps::cli {
 CheckpointSize SizeOfCheckpoints(const ModelSpec& model, const RunConfig& run) {
   const int64_t moment_bytes = run.optimizer.num_moments() * SizeOf(MomentFileDtype(run.precision.moments));
   const int64_t trainable = model.num_trainable_parameters();
-  return {.trained_bytes = trainable * (SizeOf(Dtype::kF32) + moment_bytes),
-          .frozen_bytes = (model.num_parameters() - trainable) * SizeOf(run.precision.wire)};
+  CheckpointSize size{.trained_bytes = trainable * (SizeOf(Dtype::kF32) + moment_bytes)};
+  for (const BlobSpec& blob : model.blobs) {
+    if (blob.frozen) size.frozen_bytes += blob.num_parameters() * SizeOf(FrozenFileDtype(blob, run.precision.wire));
+  }
+  return size;
 }
 
 int64_t CheckpointsThatStay(const RunConfig& run) {

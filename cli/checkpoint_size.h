@@ -12,7 +12,7 @@ namespace eps::cli {
 // What the tensors of a run's checkpoints take on disk.
 struct CheckpointSize {
   int64_t trained_bytes = 0;  // of each: masters in fp32 and moments
-  int64_t frozen_bytes = 0;   // the wire form of frozen tensors, in a file that all of them share
+  int64_t frozen_bytes = 0;   // of frozen tensors, in a file that all of them share
 
   int64_t bytes_of(int64_t checkpoints) const { return frozen_bytes + checkpoints * trained_bytes; }
 };

@@ -35,6 +35,17 @@ TEST(CheckpointSizeTest, OfFrozenTensorsTheWireFormIsAllAndIsThereOnce) {
   EXPECT_EQ(SizeOfCheckpoints(model, {}).bytes_of(3), 3 * 12 * trained + 2 * frozen);
 }
 
+TEST(CheckpointSizeTest, QuantizedTensorsHave16BitsInAnyWire) {
+  RunConfig run;
+  run.model = {.num_layers = 2, .d_model = kWidth, .num_heads = 1, .context = 64, .vocab = 64, .freeze = {"*.h.*"}};
+  run.model.frozen_form = FrozenForm::kMxInt8;
+  run.precision.wire = Dtype::kF32;
+  const ModelSpec model = BuildModel(run.model).value();
+  const int64_t trained = model.num_trainable_parameters(), matrices = 2 * 12 * kWidth * kWidth;
+  EXPECT_EQ(SizeOfCheckpoints(model, run).bytes_of(1),
+            12 * trained + 2 * matrices + 4 * (model.num_parameters() - trained - matrices));
+}
+
 TEST(CheckpointSizeTest, ThoseThatAreKeptForGoodAddUp) {
   RunConfig run;
   run.steps = 100;

@@ -10,17 +10,20 @@
 namespace eps {
 namespace {
 
-std::vector<const BlobSpec*> BlobsThat(const ModelSpec& model, bool are_frozen) {
+std::vector<const BlobSpec*> FrozenBlobs(const ModelSpec& model) {
   std::vector<const BlobSpec*> blobs;
-  for (const BlobSpec& blob : model.blobs) {
-    if (blob.frozen == are_frozen) blobs.push_back(&blob);
+  for (const bool are_quantized : {false, true}) {
+    for (const BlobSpec& blob : model.blobs) {
+      if (blob.frozen && blob.is_quantized == are_quantized) blobs.push_back(&blob);
+    }
   }
   return blobs;
 }
 
-void Append(absl::Span<const BlobSpec* const> blobs, Dtype dtype, WeightFile& file) {
+void Append(absl::Span<const BlobSpec* const> blobs, Dtype wire, WeightFile& file) {
   for (const BlobSpec* blob : blobs) {
     file.blobs.push_back(blob);
+    const Dtype dtype = blob->frozen ? FrozenFileDtype(*blob, wire) : Dtype::kF32;
     for (const TensorSpec& tensor : blob->tensors) {
       file.entries.push_back({.name = tensor.name, .dtype = std::string(DtypeName(dtype)), .shape = tensor.shape});
       file.tensor_bytes += tensor.num_elems() * SizeOf(dtype);
@@ -31,7 +34,7 @@ void Append(absl::Span<const BlobSpec* const> blobs, Dtype dtype, WeightFile& fi
 }  // namespace
 
 WeightLayout LayoutOf(const ModelSpec& model) {
-  return BlobsThat(model, /*are_frozen=*/true).empty() ? WeightLayout::kOneFile : WeightLayout::kFrozenApart;
+  return FrozenBlobs(model).empty() ? WeightLayout::kOneFile : WeightLayout::kFrozenApart;
 }
 
 WeightLayout LayoutOf(const Manifest& manifest) {
@@ -43,12 +46,14 @@ absl::Span<const absl::string_view> SummedFiles(WeightLayout layout) {
   return kSummedFilesWithFrozen;
 }
 
+Dtype FrozenFileDtype(const BlobSpec& blob, Dtype wire) { return blob.is_quantized ? Dtype::kBf16 : wire; }
+
 std::vector<WeightFile> WeightFiles(const ModelSpec& model, Dtype wire, WeightLayout layout) {
   std::vector<WeightFile> files(layout == WeightLayout::kOneFile ? 1 : 2);
   files.front().name = layout == WeightLayout::kOneFile ? kModelFile : kTrainedFile;
-  Append(TrainedBlobs(model), Dtype::kF32, files.front());
+  Append(TrainedBlobs(model), wire, files.front());
   if (layout == WeightLayout::kFrozenApart) files.back().name = kFrozenFile;
-  Append(BlobsThat(model, /*are_frozen=*/true), wire, files.back());
+  Append(FrozenBlobs(model), wire, files.back());
   return files;
 }
 
@@ -77,7 +82,13 @@ std::vector<absl::string_view> MomentNames(const OptimizerConfig& optimizer) {
   return {"momentum"};
 }
 
-std::vector<const BlobSpec*> TrainedBlobs(const ModelSpec& model) { return BlobsThat(model, /*are_frozen=*/false); }
+std::vector<const BlobSpec*> TrainedBlobs(const ModelSpec& model) {
+  std::vector<const BlobSpec*> blobs;
+  for (const BlobSpec& blob : model.blobs) {
+    if (!blob.frozen) blobs.push_back(&blob);
+  }
+  return blobs;
+}
 
 std::vector<SafetensorsEntry> MomentEntries(const ModelSpec& model, const RunConfig& run) {
   const std::vector<absl::string_view> moments = MomentNames(run.optimizer);

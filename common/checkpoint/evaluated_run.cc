@@ -119,6 +119,7 @@ absl::StatusOr<RunConfig> WithoutSteps(RunConfig run, int64_t step) {
   run.layer_drop = {};
   run.relay.device_models = DeviceModelRule::kAny;
   run.model.freeze.clear();
+  run.model.frozen_form = FrozenForm::kWire;  // which changes no value: what was quantized has 16 bits at most
   EPS_ASSIGN_OR_RETURN(const ModelSpec model, BuildModel(run.model));
   run.model.freeze = {"*", absl::StrCat("!", TensorToTrain(model))};
   return ParseRunConfig(SerializeRunConfig(run));
@@ -178,11 +179,18 @@ absl::StatusOr<RunConfig> OfModel(const std::string& folder, std::vector<FieldOv
 }  // namespace
 
 absl::StatusOr<EvaluatedRun> FindEvaluatedRun(const std::string& path, const std::vector<FieldOverride>& given) {
-  EPS_ASSIGN_OR_RETURN(const std::vector<FieldOverride> overrides, WithPathsFromHere(given));
+  EPS_ASSIGN_OR_RETURN(std::vector<FieldOverride> overrides, WithPathsFromHere(given));
+  // Has a meaning only where all is frozen, which is made of the run at the end.
+  const auto of_form = std::stable_partition(
+      overrides.begin(), overrides.end(), [](const FieldOverride& field) { return field.path != "precision.frozen"; });
+  const std::vector<FieldOverride> form(of_form, overrides.end());
+  overrides.erase(of_form, overrides.end());
   EvaluatedRun run;
   EPS_ASSIGN_OR_RETURN(run.folder, FindCheckpointFolder(path));
   EPS_ASSIGN_OR_RETURN(run.config,
                        IsStepFolder(run.folder) ? OfCheckpoint(run.folder, overrides) : OfModel(run.folder, overrides));
+  if (form.empty()) return run;
+  EPS_ASSIGN_OR_RETURN(run.config, WithOverrides(run.config, form));
   return run;
 }
 

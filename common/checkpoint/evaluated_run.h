@@ -20,7 +20,8 @@ struct EvaluatedRun {
 };
 
 // The run of a checkpoint as it was trained, with the data that it evaluates, or with evaluation.path where `overrides` give
-// one, which is then read as the run's data is, of several files that one whose form it has. Of a Hugging Face folder the
+// one, which is then read as the run's data is, of several files that one whose form it has. With precision.frozen among
+// them the blocks' matrices are rounded to that form, whatever the run froze; else they are as they are there. Of a Hugging Face folder the
 // run that has that file as its data, with everything else by default; evaluation.path is required. A context of more than
 // kPlannedContext tokens is cut to that there unless told.
 //

@@ -6,7 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "common/base/little_endian.h"
-#include "common/model/model_spec.h"
+#include "common/numeric/mx_int8.h"
 
 namespace eps {
 namespace {
@@ -32,8 +32,8 @@ absl::Status CheckPreamble(absl::Span<const std::byte> bytes) {
   if (const auto format = LoadLittleEndian<uint16_t>(bytes, kFormatAt); format != kChunkFormat) {
     return Bad("format", kFormatAt, format, absl::StrCat(kChunkFormat));
   }
-  if (const auto kind = LoadLittleEndian<uint8_t>(bytes, kKindAt); kind != 1 && kind != 2) {
-    return Bad("kind", kKindAt, kind, "1 (weights) or 2 (gradient)");
+  if (const auto kind = LoadLittleEndian<uint8_t>(bytes, kKindAt); kind < 1 || kind > 3) {
+    return Bad("kind", kKindAt, kind, "1 (weights), 2 (gradient) or 3 (weights in MXINT8)");
   }
   if (const auto dtype = LoadLittleEndian<uint8_t>(bytes, kDtypeAt); !IsDtype(dtype)) {
     return Bad("dtype", kDtypeAt, dtype, std::string(kDtypeValues));
@@ -43,7 +43,10 @@ absl::Status CheckPreamble(absl::Span<const std::byte> bytes) {
 
 // What only one of the kinds has.
 absl::Status CheckOfKind(const ChunkHeader& header) {
-  if (header.kind == ChunkKind::kWeights) {
+  if (header.kind != ChunkKind::kGradient) {
+    if (header.kind == ChunkKind::kQuantizedWeights && header.dtype != Dtype::kBf16) {
+      return Bad("dtype", kDtypeAt, int{static_cast<uint8_t>(header.dtype)}, "2 (BF16) for weights in MXINT8");
+    }
     if (header.use != 0) return Bad("use", kUseAt, header.use, "0 for weights");
     if (header.node.first != 0) return Bad("node.first", kFirstAt, header.node.first, "0 for weights");
     if (header.node.count != 0) return Bad("node.count", kCountAt, header.node.count, "0 for weights");
@@ -80,11 +83,12 @@ absl::Status CheckNumbers(const ChunkHeader& header) {
   if (header.step < 0) return Bad("step", kStepAt, header.step, "at least 0");
   if (header.blob.value() < 0) return Bad("blob", kBlobAt, header.blob.value(), "at least 0");
   if (header.chunk < 0) return Bad("chunk", kChunkAt, header.chunk, "at least 0");
-  const int64_t elem_bytes = SizeOf(header.dtype);
-  if (header.payload_bytes == 0 || header.payload_bytes > kChunkElems * elem_bytes ||
-      header.payload_bytes % elem_bytes != 0) {
+  const bool is_quantized = header.kind == ChunkKind::kQuantizedWeights;
+  const int64_t unit_bytes = is_quantized ? MxInt8Bytes(kMxBlockElems) : SizeOf(header.dtype);
+  const int64_t most_bytes = is_quantized ? MxInt8Bytes(kChunkElems) : kChunkElems * unit_bytes;
+  if (header.payload_bytes == 0 || header.payload_bytes > most_bytes || header.payload_bytes % unit_bytes != 0) {
     return Bad("payload_bytes", kPayloadAt, header.payload_bytes,
-               absl::StrCat("a multiple of ", elem_bytes, " between ", elem_bytes, " and ", kChunkElems * elem_bytes));
+               absl::StrCat("a multiple of ", unit_bytes, " between ", unit_bytes, " and ", most_bytes));
   }
   return CheckOfKind(header);
 }

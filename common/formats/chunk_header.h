@@ -8,6 +8,7 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "common/base/ids.h"
+#include "common/model/model_spec.h"
 #include "common/schedule/reduction_tree.h"
 #include "common/tensor/dtype.h"
 
@@ -18,8 +19,8 @@ namespace eps {
 //   offset  bytes  field
 //        0      4  magic "EPSC"
 //        4      2  format, kChunkFormat
-//        6      1  kind: 1 weights (pull), 2 gradient (push)
-//        7      1  dtype of the payload (Dtype's value)
+//        6      1  kind: 1 weights (pull), 2 gradient (push), 3 weights in MXINT8 (pull)
+//        7      1  dtype of the payload (Dtype's value); of kind 3 that which holds each of its values: 2, BF16
 //        8      8  incarnation of the daemon process that the sender attached to
 //       16      8  step: weights: the version; gradient: the step
 //       24      4  blob
@@ -35,7 +36,13 @@ namespace eps {
 inline constexpr int64_t kChunkHeaderBytes = 64;
 inline constexpr uint16_t kChunkFormat = 2;
 
-enum class ChunkKind : uint8_t { kWeights = 1, kGradient = 2 };
+// kQuantizedWeights: one run of common/numeric/mx_int8.h.
+enum class ChunkKind : uint8_t { kWeights = 1, kGradient = 2, kQuantizedWeights = 3 };
+// What a pull of the blob, where others travel in `wire`, is answered with.
+constexpr ChunkKind PulledKind(const BlobSpec& blob) {
+  return blob.is_quantized ? ChunkKind::kQuantizedWeights : ChunkKind::kWeights;
+}
+constexpr Dtype PulledDtype(const BlobSpec& blob, Dtype wire) { return blob.is_quantized ? Dtype::kBf16 : wire; }
 
 struct ChunkHeader {
   ChunkKind kind = ChunkKind::kWeights;
@@ -57,7 +64,7 @@ struct ChunkHeader {
 std::array<std::byte, kChunkHeaderBytes> EncodeChunkHeader(const ChunkHeader& header);
 
 // Checks what the bytes alone can tell: length, magic, format, kind, dtype, non-negative numbers,
-// payload_bytes a multiple of the dtype's size and within bounds, what the kind does not use zero.
+// payload_bytes a multiple of the dtype's size, or of a quantized block's, and within bounds, what the kind does not use zero.
 //
 // Errors: INVALID_ARGUMENT naming the field, its offset, the value found and the value wanted
 absl::StatusOr<ChunkHeader> DecodeChunkHeader(absl::Span<const std::byte> bytes);

@@ -100,7 +100,7 @@ TEST(ChunkHeaderTest, EachBadFieldIsNamedWithItsOffsetAndValue) {
            Case{0, 4, 0, "magic (offset 0): 0x00000000"},
            Case{4, 2, 1, "format (offset 4): 1, must be 2"},
            Case{6, 1, 0, "kind (offset 6): 0"},
-           Case{6, 1, 3, "kind (offset 6): 3"},
+           Case{6, 1, 4, "kind (offset 6): 4"},
            Case{7, 1, 0, "dtype (offset 7): 0"},
            Case{7, 1, 4, "dtype (offset 7): 4"},
            Case{16, 8, ~uint64_t{0}, "step (offset 16): -1"},
@@ -138,6 +138,30 @@ TEST(ChunkHeaderTest, WeightsSayHowLongTheirVersionWasWaitedForAtTheEnd) {
   for (size_t i = 0; i < want.size(); ++i) EXPECT_EQ(std::to_integer<int>(bytes[56 + i]), want[i]) << i;
   EXPECT_THAT(Decode(With(Weights(), 56, 8, ~uint64_t{0})),
               StatusIs(kInvalid, "version_wait_micros (offset 56): -1, must be at least 0"));
+}
+
+TEST(ChunkHeaderTest, QuantizedWeightsComeInWholeBlocks) {
+  ChunkHeader header = Weights();
+  header.kind = ChunkKind::kQuantizedWeights;
+  header.dtype = Dtype::kBf16;
+  for (const uint32_t bytes : {33u, 66u, 270336u}) {
+    header.payload_bytes = bytes;
+    const absl::StatusOr<ChunkHeader> decoded = DecodeChunkHeader(EncodeChunkHeader(header));
+    ASSERT_OK(decoded);
+    EXPECT_EQ(*decoded, header);
+  }
+  for (const uint32_t bytes : {0u, 32u, 64u, 270336u + 33u}) {
+    header.payload_bytes = bytes;
+    EXPECT_THAT(DecodeChunkHeader(EncodeChunkHeader(header)),
+                StatusIs(kInvalid, "must be a multiple of 33 between 33 and 270336"));
+  }
+  header.payload_bytes = 33;
+  header.use = 1;
+  EXPECT_THAT(DecodeChunkHeader(EncodeChunkHeader(header)), StatusIs(kInvalid, "use (offset 28): 1"));
+  header.use = 0;
+  header.dtype = Dtype::kF32;
+  EXPECT_THAT(DecodeChunkHeader(EncodeChunkHeader(header)),
+              StatusIs(kInvalid, "dtype (offset 7): 1, must be 2 (BF16) for weights in MXINT8"));
 }
 
 TEST(ChunkHeaderTest, AWholeChunkOfTheWidestDtypeFits) {

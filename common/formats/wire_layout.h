@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/types/span.h"
+#include "common/base/byte_size.h"
 #include "common/base/ids.h"
 #include "common/base/status_macros.h"
 #include "common/model/model_spec.h"
@@ -17,7 +18,7 @@ namespace eps {
 // What lies where in the daemon's wire segment: two buffers, one after the other, for the even and for the odd versions, or
 // one for all of them (precision.wire_versions); in each, the wire form of every blob that is not frozen, in pull order,
 // without a gap; then that of the frozen ones, which all versions share. A blob is a multiple of 64 elements, so each starts
-// at a multiple of 128 bytes (bf16) or 256 (fp32). Behind them the newest published version of each blob, int64, -1 before
+// at a multiple of 128 bytes (bf16) or 256 (fp32), behind a quantized one too. Behind them the newest published version of each blob, int64, -1 before
 // the first: who finds there the one that it wants need not ask.
 class WireLayout {
  public:
@@ -27,8 +28,13 @@ class WireLayout {
     for (const BlobSpec& blob : model.blobs) {
       int64_t& end_bytes = blob.frozen ? frozen_bytes_ : buffer_bytes_;
       places_.push_back({end_bytes, blob.frozen});
-      end_bytes += blob.num_elems * SizeOf(dtype);
+      end_bytes += TakenBytes(blob, dtype);
     }
+  }
+
+  // Of one version of a blob.
+  static int64_t TakenBytes(const BlobSpec& blob, Dtype dtype) {
+    return blob.is_quantized ? RoundUp(blob.wire_bytes(dtype), 256) : blob.wire_bytes(dtype);
   }
 
   // `blob` is one of the model's, `version` at least 0.

@@ -73,6 +73,33 @@ TEST(WireLayoutTest, FrozenBlobsLieOnceBehindBothVersions) {
   EXPECT_EQ(frozen, 2 * (model.num_elems() + model.num_trainable_elems()));
 }
 
+TEST(WireLayoutTest, WhatLiesBehindAQuantizedBlobIsAligned) {
+  const ModelSpec model = BuildModel({.num_layers = 3,
+                                      .d_model = 40,
+                                      .num_heads = 1,
+                                      .context = 8,
+                                      .vocab = 64,
+                                      .freeze = {"*.h.*", "*.ln_f.*"},
+                                      .frozen_form = FrozenForm::kMxInt8})
+                              .value();
+  for (const Dtype dtype : {Dtype::kBf16, Dtype::kF32}) {
+    const WireLayout layout(model, dtype, 2);
+    int64_t next = 2 * model.num_trainable_elems() * SizeOf(dtype);
+    int quantized = 0;
+    for (const BlobSpec& blob : model.blobs) {
+      if (!blob.frozen) continue;
+      EXPECT_EQ(layout.offset_bytes(blob.id, Version(3)), next) << blob.name;
+      EXPECT_EQ(next % (64 * SizeOf(dtype)), 0);
+      const int64_t num_bytes = blob.is_quantized ? blob.num_elems / 32 * 33 : blob.num_elems * SizeOf(dtype);
+      next += (num_bytes + 255) / 256 * 256;
+      quantized += blob.is_quantized && num_bytes % 256 != 0 ? 1 : 0;
+      if (!blob.is_quantized && dtype == Dtype::kBf16) next -= (256 - num_bytes % 256) % 256;
+    }
+    EXPECT_EQ(quantized, 3);
+    EXPECT_EQ(layout.weights_bytes(), next);
+  }
+}
+
 TEST(WireLayoutTest, PublishedVersionsLieBehindTheWeightsInBlobOrder) {
   const ModelSpec model =
       BuildModel({.num_layers = 1, .d_model = 64, .num_heads = 1, .context = 8, .vocab = 64}).value();

@@ -16,18 +16,42 @@
 namespace eps {
 namespace {
 
-using FrozenByName = std::map<std::string, bool>;
+// What becomes of a tensor: each kind of a blob's is a blob of its own. In the order of a layer's slot.
+enum class Kind { kTrained, kFrozen, kQuantized };
+constexpr Kind kKinds[] = {Kind::kTrained, Kind::kFrozen, Kind::kQuantized};
 
-// The tensors of `blob` that are frozen, or the others, one behind the other.
-BlobSpec PartOfBlob(const BlobSpec& blob, const FrozenByName& frozen, bool of_frozen) {
+absl::string_view EndingOf(Kind kind) {
+  return kind == Kind::kTrained ? "" : kind == Kind::kFrozen ? ".frozen" : ".quantized";
+}
+
+using KindByName = std::map<std::string, Kind>;
+
+// Blocks' matrices that are no adapter's, where `form` is not the wire's.
+void MarkQuantized(const ModelSpec& model, FrozenForm form, KindByName& kinds) {
+  if (form == FrozenForm::kWire) return;
+  for (const LayerSpec& layer : model.layers) {
+    if (layer.kind != LayerKind::kBlock) continue;
+    for (const BlobUse& use : layer.blobs) {
+      for (const TensorSpec& tensor : model.blob(use.blob).tensors) {
+        Kind& kind = kinds.at(tensor.name);
+        const bool is_matrix = tensor.shape.size() >= 2 && tensor.lora == LoraPart::kNone;
+        if (kind == Kind::kFrozen && is_matrix) kind = Kind::kQuantized;
+      }
+    }
+  }
+}
+
+// The tensors of `blob` that are of that kind, one behind the other.
+BlobSpec PartOfBlob(const BlobSpec& blob, const KindByName& kinds, Kind kind) {
   BlobSpec part;
-  part.frozen = of_frozen;
+  part.frozen = kind != Kind::kTrained;
+  part.is_quantized = kind == Kind::kQuantized;
   for (const TensorSpec& tensor : blob.tensors) {
-    if (frozen.at(tensor.name) == of_frozen) part.tensors.push_back(tensor);
+    if (kinds.at(tensor.name) == kind) part.tensors.push_back(tensor);
   }
   const bool is_whole = part.tensors.size() == blob.tensors.size();
-  part.name = is_whole || !of_frozen ? blob.name : absl::StrCat(blob.name, ".frozen");
-  if (of_frozen) {
+  part.name = is_whole ? blob.name : absl::StrCat(blob.name, EndingOf(kind));
+  if (part.frozen) {
     std::stable_partition(part.tensors.begin(), part.tensors.end(),
                           [](const TensorSpec& tensor) { return tensor.shape.size() < 2; });
   }
@@ -42,36 +66,48 @@ BlobSpec PartOfBlob(const BlobSpec& blob, const FrozenByName& frozen, bool of_fr
 
 absl::StatusOr<ModelSpec> Freeze(ModelSpec model, const std::vector<std::string>& patterns) {
   const bool has_adapters = model.config.lora.is_on();
-  if (patterns.empty() && !has_adapters) return model;
+  const FrozenForm form = model.config.frozen_form;
+  const auto nothing_to_quantize = [] {
+    return absl::InvalidArgumentError(
+        "precision.frozen: no matrix of a block is frozen; leave it out, or give model.lora or model.freeze");
+  };
+  if (patterns.empty() && !has_adapters) {
+    if (form != FrozenForm::kWire) return nothing_to_quantize();
+    return model;
+  }
   // A classifier's new head is what the task is about: PEFT trains it, too.
   const auto is_frozen = [&](const TensorSpec& tensor) {
     const bool is_of_classes = model.config.is_classifier() && IsHeadOutput(tensor.role);
     return has_adapters && tensor.lora == LoraPart::kNone && !is_of_classes;
   };
-  EPS_ASSIGN_OR_RETURN(const FrozenByName frozen, ChooseTensors(model, patterns, "model.freeze", is_frozen));
+  EPS_ASSIGN_OR_RETURN(const auto frozen, ChooseTensors(model, patterns, "model.freeze", is_frozen));
   if (std::all_of(frozen.begin(), frozen.end(), [](const auto& tensor) { return tensor.second; })) {
     return absl::InvalidArgumentError("model.freeze: every tensor is frozen: nothing is left to train");
   }
+  KindByName kinds;
+  for (const auto& [name, is_frozen_now] : frozen) kinds.emplace(name, is_frozen_now ? Kind::kFrozen : Kind::kTrained);
+  MarkQuantized(model, form, kinds);
   ModelBuilder builder(model.config);
-  std::vector<std::vector<BlobId>> trained(model.blobs.size()), kept(model.blobs.size());  // by blob: what it became
+  std::map<Kind, std::map<BlobId, BlobId>> became;  // by the blob that it was
   for (const BlobSpec& blob : model.blobs) {
-    for (const bool of_frozen : {false, true}) {
-      BlobSpec part = PartOfBlob(blob, frozen, of_frozen);
-      if (part.tensors.empty()) continue;
-      (of_frozen ? kept : trained)[static_cast<size_t>(blob.id.value())].push_back(builder.AddBlob(std::move(part)));
+    for (const Kind kind : kKinds) {
+      BlobSpec part = PartOfBlob(blob, kinds, kind);
+      if (!part.tensors.empty()) became[kind].emplace(blob.id, builder.AddBlob(std::move(part)));
     }
   }
   for (const LayerSpec& layer : model.layers) {
     std::vector<BlobId> blobs;
-    for (const auto& of_kind : {trained, kept}) {
+    for (const Kind kind : kKinds) {
       for (const BlobUse& use : layer.blobs) {
-        const std::vector<BlobId>& became = of_kind[static_cast<size_t>(use.blob.value())];
-        blobs.insert(blobs.end(), became.begin(), became.end());
+        const auto part = became[kind].find(use.blob);
+        if (part != became[kind].end()) blobs.push_back(part->second);
       }
     }
     builder.AddLayer(layer.kind, layer.name, blobs);
   }
-  return builder.Build();
+  ModelSpec built = builder.Build();
+  if (form != FrozenForm::kWire && !built.has_quantized()) return nothing_to_quantize();
+  return built;
 }
 
 }  // namespace eps

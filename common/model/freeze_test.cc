@@ -129,6 +129,59 @@ TEST(FreezeTest, ABlobOfBothKindsBecomesTwoOfItsLayer) {
   EXPECT_EQ(tensors[2].shape.size(), 2u);
 }
 
+TEST(FreezeTest, FrozenMatricesOfBlocksAreQuantizedApart) {
+  ModelConfig config = Gpt2({"transformer.wte.weight", "transformer.h.0.*", "transformer.h.1.attn.*"});
+  config.frozen_form = FrozenForm::kMxInt8;
+  ASSERT_OK_AND_ASSIGN(const ModelSpec model, BuildModel(config));
+  ExpectSound(model);
+  EXPECT_TRUE(model.has_quantized());
+  EXPECT_EQ(BlobNames(model), (std::vector<std::string>{"wte", "wpe", "h.0.frozen", "h.0.quantized", "h.1",
+                                                        "h.1.frozen", "h.1.quantized", "h.2", "ln_f"}));
+  std::set<std::string> quantized;
+  for (const BlobSpec& blob : model.blobs) {
+    for (const TensorSpec& tensor : blob.tensors) {
+      if (blob.is_quantized) quantized.insert(tensor.name);
+    }
+  }
+  EXPECT_EQ(quantized,
+            (std::set<std::string>{"transformer.h.0.attn.c_attn.weight", "transformer.h.0.attn.c_proj.weight",
+                                   "transformer.h.0.mlp.c_fc.weight", "transformer.h.0.mlp.c_proj.weight",
+                                   "transformer.h.1.attn.c_attn.weight", "transformer.h.1.attn.c_proj.weight"}));
+  // Bytes: others in the wire dtype, these in 33/32 whatever that is.
+  const LayerSpec& block = model.layers[2];
+  const BlobUse& last = block.blobs.back();
+  EXPECT_TRUE(model.blob(last.blob).is_quantized);
+  EXPECT_EQ(model.blob(last.blob).wire_bytes(Dtype::kF32), 4 * 64 * 64 / 32 * 33);
+  EXPECT_EQ(ModelSpec::first_wire_byte(last, Dtype::kF32), 4 * last.offset_elems);
+  EXPECT_EQ(model.wire_bytes(block, Dtype::kF32), 4 * last.offset_elems + 4 * 64 * 64 / 32 * 33);
+  EXPECT_EQ(model.wire_bytes(model.layers[3], Dtype::kBf16), 2 * model.layers[3].num_elems);
+}
+
+TEST(FreezeTest, AdaptersAreNotQuantizedAlsoWhereTheyAreFrozen) {
+  ModelConfig config = Llama({"*.lora_A.*"});
+  config.lora = {.rank = 2, .alpha = 2};
+  config.frozen_form = FrozenForm::kMxInt8;
+  ASSERT_OK_AND_ASSIGN(const ModelSpec model, BuildModel(config));
+  ExpectSound(model);
+  for (const BlobSpec& blob : model.blobs) {
+    for (const TensorSpec& tensor : blob.tensors) {
+      const bool of_block = tensor.name.rfind("model.layers.", 0) == 0;
+      EXPECT_EQ(blob.is_quantized, of_block && tensor.shape.size() == 2 && tensor.lora == LoraPart::kNone)
+          << tensor.name;
+    }
+  }
+}
+
+TEST(FreezeTest, WithNoMatrixOfABlockFrozenThereIsNothingToQuantize) {
+  for (const std::vector<std::string>& freeze :
+       {std::vector<std::string>{}, {"transformer.w*"}, {"transformer.h.*.bias"}, {"*.ln_?.weight"}}) {
+    ModelConfig config = Gpt2(freeze);
+    config.frozen_form = FrozenForm::kMxInt8;
+    EXPECT_THAT(BuildModel(config),
+                StatusIs(absl::StatusCode::kInvalidArgument, "precision.frozen: no matrix of a block"));
+  }
+}
+
 TEST(FreezeTest, TheLastPatternThatMatchesCounts) {
   const auto frozen = [](std::vector<std::string> patterns) {
     return FrozenNames(BuildModel(Llama(std::move(patterns))).value());

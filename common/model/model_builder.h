@@ -51,7 +51,7 @@ class ModelBuilder {
   explicit ModelBuilder(const ModelConfig& config) { model_.config = config; }
 
   BlobId AddBlob(BlobSpec blob);
-  // The layer's slot holds `blobs` one after the other; frozen ones are last.
+  // The layer's slot holds `blobs` one after the other; frozen ones are last, and of these a quantized one.
   void AddLayer(LayerKind kind, std::string name, const std::vector<BlobId>& blobs);
 
   ModelSpec Build() { return std::move(model_); }

@@ -14,6 +14,7 @@
 #include "common/model/families.h"
 #include "common/model/freeze.h"
 #include "common/model/lora.h"
+#include "common/numeric/mx_int8.h"
 #include "common/numeric/philox.h"
 
 namespace eps {
@@ -74,6 +75,11 @@ int64_t BlobSpec::part_elems(ChunkRange chunks) const {
   return std::min(num_elems, chunks.end() * kChunkElems) - part_first_elem(chunks);
 }
 
+int64_t BlobSpec::BytesOf(int64_t elems, Dtype wire) const {
+  static_assert(kChunkElems == kMxRunElems && kTensorAlignElems % kMxBlockElems == 0);
+  return is_quantized ? MxInt8Bytes(elems) : elems * SizeOf(wire);
+}
+
 absl::Status CheckChunks(const BlobSpec& blob, ChunkRange chunks) {
   const int64_t num_chunks = blob.num_chunks();
   if (chunks.first < 0 || chunks.first >= num_chunks) {
@@ -110,6 +116,15 @@ int64_t ModelSpec::num_trainable_parameters() const {
   int64_t sum = 0;
   for (const BlobSpec& blob : blobs) sum += blob.frozen ? 0 : blob.num_parameters();
   return sum;
+}
+
+bool ModelSpec::has_quantized() const {
+  return std::any_of(blobs.begin(), blobs.end(), [](const BlobSpec& blob) { return blob.is_quantized; });
+}
+
+int64_t ModelSpec::wire_bytes(const LayerSpec& layer, Dtype wire) const {
+  const BlobUse& last = layer.blobs.back();
+  return first_wire_byte(last, wire) + blob(last.blob).wire_bytes(wire);
 }
 
 LayerId ModelSpec::lowest_trainable_layer() const {

@@ -11,6 +11,7 @@
 #include "common/base/ids.h"
 #include "common/model/model_config.h"
 #include "common/schedule/chunk_range.h"
+#include "common/tensor/dtype.h"
 
 namespace eps {
 
@@ -89,6 +90,9 @@ struct BlobSpec {
   // Pulled and never pushed: it has no gradient, no moments and no master but its wire form, which is that of the first
   // version for good. Its versions advance with the others'. A tensor is frozen as a whole, and no blob has both kinds.
   bool frozen = false;
+  // Of frozen ones: values are in MXINT8 (common/numeric/mx_int8.h), an array of num_elems, whatever the wire dtype. Its
+  // chunks are the array's runs.
+  bool is_quantized = false;
 
   int64_t num_parameters() const;  // padding not included
   int64_t num_chunks() const { return (num_elems + kChunkElems - 1) / kChunkElems; }
@@ -100,6 +104,15 @@ struct BlobSpec {
   // the blob.
   int64_t part_first_elem(ChunkRange chunks) const { return chunks.first * kChunkElems; }
   int64_t part_elems(ChunkRange chunks) const;
+
+  // The same in bytes of what is pulled. wire: precision.wire
+  int64_t wire_bytes(Dtype wire) const { return BytesOf(num_elems, wire); }
+  int64_t chunk_bytes(int64_t chunk, Dtype wire) const { return BytesOf(chunk_elems(chunk), wire); }
+  int64_t part_first_byte(ChunkRange chunks, Dtype wire) const { return BytesOf(part_first_elem(chunks), wire); }
+  int64_t part_bytes(ChunkRange chunks, Dtype wire) const { return BytesOf(part_elems(chunks), wire); }
+
+ private:
+  int64_t BytesOf(int64_t elems, Dtype wire) const;
 };
 
 // That `chunks` are some, and `blob` has them all; for numbers that anybody sent.
@@ -117,9 +130,10 @@ struct BlobUse {
 struct LayerSpec {
   LayerId id;
   LayerKind kind = LayerKind::kBlock;
-  std::string name;            // "embedding", "h.3", "head"
-  std::vector<BlobUse> blobs;  // in slot order: frozen ones last
-  int64_t num_elems = 0;       // of a slot that holds all of them
+  std::string name;  // "embedding", "h.3", "head"
+  std::vector<BlobUse>
+      blobs;  // in slot order: frozen ones last, and of these a quantized one, of which there is one at most
+  int64_t num_elems = 0;  // of a slot that holds all of them
   // Those of the blobs that are not frozen, from the slot's start on: what is pushed. 0: the layer trains nothing.
   int64_t trainable_elems = 0;
 
@@ -142,6 +156,10 @@ struct ModelSpec {
   // Below it no layer trains, and a backward pass ends with it.
   LayerId lowest_trainable_layer() const;
   int64_t max_layer_elems() const;
+  bool has_quantized() const;  // any blob
+  // A layer's weights as they are pulled, one blob behind the other; and where in them a blob begins.
+  int64_t wire_bytes(const LayerSpec& layer, Dtype wire) const;
+  static int64_t first_wire_byte(const BlobUse& use, Dtype wire) { return use.offset_elems * SizeOf(wire); }
   // Of the largest block, and of the one that trains most; 0: there is none.
   int64_t max_block_elems() const;
   int64_t max_trainable_block_elems() const;

@@ -22,6 +22,7 @@
 #include "common/model/hf_config.h"
 #include "common/numeric/bf16.h"
 #include "common/numeric/fp8_block.h"
+#include "common/numeric/mx_int8.h"
 #include "common/spec/moment_format.h"
 #include "common/tensor/dtype.h"
 #include "eps_server/checkpoint/load_on_threads.h"
@@ -69,7 +70,7 @@ class TensorFiles {
     if (chunk.wire != nullptr) {
       if (frozen_ == nullptr) return absl::OkStatus();
       EPS_RETURN_IF_ERROR(patient_.Run([&] { return WriteFrozen(chunk); }));
-      unsynced_bytes_ += chunk.num_elems * SizeOf(wire_);
+      unsynced_bytes_ += chunk.num_elems * SizeOf(FrozenFileDtype(model_.blob(chunk.blob), wire_));
     } else {
       for (int which = -1; which < num_moments_; ++which) {
         EPS_RETURN_IF_ERROR(patient_.Run([&] { return WriteArray(chunk, which); }));
@@ -153,11 +154,22 @@ class TensorFiles {
     });
   }
 
+  // A chunk of frozen tensors, as the file has it: (num_elems) in FrozenFileDtype.
+  const std::byte* FrozenOf(const CapturedChunk& chunk) {
+    if (!model_.blob(chunk.blob).is_quantized) return chunk.wire;
+    floats_.resize(static_cast<size_t>(chunk.num_elems));
+    DecodeMxInt8(chunk.wire, 0, chunk.num_elems, absl::MakeSpan(floats_));
+    decoded_.resize(floats_.size());
+    std::transform(floats_.begin(), floats_.end(), decoded_.begin(), ToBf16);
+    return reinterpret_cast<const std::byte*>(decoded_.data());
+  }
+
   absl::Status WriteFrozen(const CapturedChunk& chunk) {
-    const int64_t elem_bytes = SizeOf(wire_);
+    const int64_t elem_bytes = SizeOf(FrozenFileDtype(model_.blob(chunk.blob), wire_));
+    const std::byte* const values = FrozenOf(chunk);
     return ForEachTensorOf(chunk, [&](size_t tensor, int64_t first_elem, int64_t chunk_elem, int64_t num_elems) {
       return frozen_->Write(first_tensors_[static_cast<size_t>(chunk.blob.value())] + tensor, first_elem * elem_bytes,
-                            {chunk.wire + chunk_elem * elem_bytes, static_cast<size_t>(num_elems * elem_bytes)});
+                            {values + chunk_elem * elem_bytes, static_cast<size_t>(num_elems * elem_bytes)});
     });
   }
 
@@ -172,7 +184,8 @@ class TensorFiles {
   const std::unique_ptr<SafetensorsWriter> frozen_;   // null: none is frozen, or their file is there
   const std::unique_ptr<SafetensorsWriter> moments_;
   PatientThread& patient_;
-  std::vector<Bf16> decoded_;  // a chunk's moment, while it is written
+  std::vector<Bf16> decoded_;  // a chunk's moment, or what is frozen of it, while it is written
+  std::vector<float> floats_;
   int64_t unsynced_bytes_ = 0;
 };
 
@@ -343,6 +356,7 @@ absl::Status LoadTensors(const std::string& folder, const ModelSpec& model, cons
   const int num_moments = manifest.run.optimizer.num_moments();
   ModelConfig config = model.config;
   config.freeze = manifest.run.model.freeze;
+  config.frozen_form = manifest.run.model.frozen_form;
   EPS_ASSIGN_OR_RETURN(const ModelSpec written, BuildModel(config));
   const std::map<std::string, Place> places = PlacesByName(model);
   std::vector<std::unique_ptr<SafetensorsReader>> files;

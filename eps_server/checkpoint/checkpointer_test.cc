@@ -134,6 +134,36 @@ TEST(CheckpointerTest, OfAFrozenTensorTheWireFormIsWrittenAndComesBack) {
   }
 }
 
+TEST(CheckpointerTest, QuantizedTensorsAreWrittenIn16BitsAndComeBackToTheByte) {
+  for (const Dtype wire : {Dtype::kBf16, Dtype::kF16, Dtype::kF32}) {
+    RunConfig run = SmallRun(wire);
+    run.model.freeze = {"*.wte.weight", "transformer.h.0.*", "*.attn.*"};
+    run.model.frozen_form = FrozenForm::kMxInt8;
+    if (wire == Dtype::kF16) run.precision.loss_scale = LossScaleRule();
+    const Fixture f(run);
+    const std::unique_ptr<Store> written = f.StoreAt(7);
+    RunState state = StateAt(7);
+    state.loss_scale = FirstLossScale(run.precision.loss_scale);
+    ASSERT_OK(f.Open()->Write(*written, state, {AllBlobs(f.model), [](BlobId) {}}));
+    ASSERT_OK_AND_ASSIGN(const auto frozen, SafetensorsReader::Open(f.FolderOf(7) + "/" + kFrozenFile));
+    EXPECT_EQ(frozen->Find("transformer.h.1.attn.c_attn.weight")->dtype, "BF16");
+    EXPECT_EQ(frozen->Find("transformer.h.1.attn.c_attn.bias")->dtype, std::string(DtypeName(wire)));
+    EXPECT_EQ(frozen->Find("transformer.wte.weight")->dtype, std::string(DtypeName(wire)));
+    const std::unique_ptr<Store> loaded = Store::Create(f.model, f.run).value();
+    ASSERT_OK(f.Open()->LoadLatest(*loaded));
+    ExpectSameTensors(f.model, *written, *loaded, Version(7));
+    for (const BlobSpec& blob : f.model.blobs) {
+      EXPECT_EQ(loaded->Wire(blob.id, Version(7)), written->Wire(blob.id, Version(7))) << blob.name;
+    }
+    EXPECT_OK(ModelFolder::Open(f.FolderOf(7)));
+    RunConfig other = run;
+    other.model.frozen_form = FrozenForm::kWire;
+    const ModelSpec other_model = BuildModel(other.model).value();
+    EXPECT_THAT(Checkpointer::Create(f.directory, other_model, other).value()->LoadLatest(*loaded),
+                StatusIs(absl::StatusCode::kFailedPrecondition, "precision.frozen: was MXINT8"));
+  }
+}
+
 TEST(CheckpointerTest, AdaptersComeBackAlsoWhereTheyAreFrozenAsOfAnEvaluation) {
   RunConfig run = SmallRun();
   run.model.lora = {.rank = 2, .alpha = 4, .targets = {"c_attn", "mlp.c_proj"}};

@@ -57,7 +57,8 @@ bool StateCapture::CopyNext() {
   CapturedChunk chunk{
       .blob = blob.id, .first_elem = next_chunk_ * kChunkElems, .num_elems = blob.chunk_elems(next_chunk_)};
   if (blob.frozen) {
-    chunk.wire = store_->Wire(blob.id, version_).data() + chunk.first_elem * SizeOf(store_->wire_dtype());
+    chunk.wire = store_->Wire(blob.id, version_).data() +
+                 blob.part_first_byte({.first = next_chunk_, .count = 1}, store_->wire_dtype());
     chunks_.push_back(chunk);
     return true;
   }

@@ -23,7 +23,7 @@ struct CapturedChunk {
   int64_t num_elems = 0;
   // The masters, (num_elems) in fp32, then each moment, (num_elems) in the store's moment format; null: frozen.
   const std::byte* state = nullptr;
-  const std::byte* wire = nullptr;  // (num_elems) in the wire dtype, in the store; frozen blobs only
+  const std::byte* wire = nullptr;  // (num_elems) as they are pulled, in the store; frozen blobs only
 };
 
 // Copies one version of the model out of the store, chunk by chunk in the order in which blobs are updated next, as far

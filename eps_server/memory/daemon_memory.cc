@@ -71,10 +71,14 @@ std::vector<DaemonMemoryLine> Describe(const DaemonMemory& memory) {
       {"a checkpoint being written", memory.checkpoint_bytes, "beside it: a part that is read back, each step's loss"},
       {"constant", memory.constant_bytes, "code, libraries, transport buffers"},
   };
+  auto frozen = lines.begin() + 1;
+  if (memory.store.quantized_bytes > 0) {
+    frozen = lines.insert(frozen, {"frozen matrices of blocks", memory.store.quantized_bytes,
+                                   "in MXINT8, 33/32 bytes a parameter (precision.frozen)"});
+  }
   if (memory.store.frozen_bytes > 0) {
-    lines.insert(lines.begin() + 1,
-                 {"frozen weights on the wire", memory.store.frozen_bytes,
-                  "one version for all steps, without master and moments (model.freeze, model.lora)"});
+    lines.insert(frozen, {"frozen weights on the wire", memory.store.frozen_bytes,
+                          "one version for all steps, without master and moments (model.freeze, model.lora)"});
   }
   return lines;
 }

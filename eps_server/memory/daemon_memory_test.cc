@@ -62,6 +62,20 @@ TEST(DaemonMemoryTest, SaysHowManyVersionsAreKeptAndWhatThatCosts) {
   EXPECT_THAT(wire().why, HasSubstr("two versions; precision.wire_versions: 1 takes half of it, at no cost here"));
 }
 
+TEST(DaemonMemoryTest, QuantizedMatricesHaveALineOfTheirOwn) {
+  RunConfig run;
+  run.model = {
+      .num_layers = 2, .d_model = 64, .num_heads = 1, .context = 64, .vocab = 64, .lora = {.rank = 2, .alpha = 2}};
+  run.model.frozen_form = FrozenForm::kMxInt8;
+  const std::vector<DaemonMemoryLine> lines = Describe(ComputeDaemonMemory(BuildModel(run.model).value(), run));
+  EXPECT_EQ(lines[1].what, "frozen weights on the wire");
+  EXPECT_EQ(lines[2].what, "frozen matrices of blocks");
+  EXPECT_EQ(lines[2].num_bytes, 2 * 12 * 64 * 64 / 32 * 33);
+  EXPECT_THAT(lines[2].why, HasSubstr("MXINT8"));
+  const DaemonMemory memory = ComputeDaemonMemory(BuildModel(run.model).value(), run);
+  EXPECT_EQ(memory.store.weights_bytes(), lines[0].num_bytes + lines[1].num_bytes + lines[2].num_bytes);
+}
+
 TEST(DaemonMemoryTest, ACheckpointTakesTheStateUpToTheBufferAndTheSameBesideItForAnyModel) {
   RunConfig run;
   run.steps = 1000;

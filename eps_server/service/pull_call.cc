@@ -87,11 +87,12 @@ class PullCall final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::By
     if (options_.store->published(blob).value() >= request_.version() + options_.store->wire_versions()) {
       return End(absl::AbortedError(absl::StrCat("version ", request_.version(), " was overwritten")));
     }
-    const int64_t elem_bytes = SizeOf(options_.store->wire_dtype());
-    const auto payload = wire_.subspan(static_cast<size_t>(chunk_ * kChunkElems * elem_bytes),
-                                       static_cast<size_t>(spec.chunk_elems(chunk_) * elem_bytes));
-    const ChunkHeader header = {.kind = ChunkKind::kWeights,
-                                .dtype = options_.store->wire_dtype(),
+    const Dtype wire = options_.store->wire_dtype();
+    const ChunkRange chunk = {.first = chunk_, .count = 1};
+    const auto payload = wire_.subspan(static_cast<size_t>(spec.part_first_byte(chunk, wire)),
+                                       static_cast<size_t>(spec.part_bytes(chunk, wire)));
+    const ChunkHeader header = {.kind = PulledKind(spec),
+                                .dtype = PulledDtype(spec, wire),
                                 .incarnation = options_.incarnation,
                                 .step = request_.version(),
                                 .blob = blob,

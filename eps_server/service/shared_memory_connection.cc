@@ -184,7 +184,7 @@ absl::Status SharedMemoryConnection::CheckWeights(const SharedMessage& message) 
 void SharedMemoryConnection::CountPulled(const SharedMessage& message) const {
   if (options_.traffic == nullptr) return;
   options_.traffic->pulled_bytes +=
-      options_.model->blob(message.blob).part_elems(ChunksOf(message)) * SizeOf(options_.store->wire_dtype());
+      options_.model->blob(message.blob).part_bytes(ChunksOf(message), options_.store->wire_dtype());
 }
 
 absl::Status SharedMemoryConnection::HandleRead(const SharedMessage& message) const {

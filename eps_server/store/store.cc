@@ -17,6 +17,7 @@
 #include "common/numeric/bf16.h"
 #include "common/numeric/fp16.h"
 #include "common/numeric/fp8_block.h"
+#include "common/numeric/mx_int8.h"
 
 namespace eps::server {
 namespace {
@@ -50,7 +51,8 @@ struct BlobMemory {
   float* master = nullptr;                  // fp16 wire only
   std::byte* moments[2] = {nullptr, nullptr};
   int64_t num_elems = 0;
-  bool frozen = false;
+  int64_t wire_bytes = 0;  // of one of them
+  bool frozen = false, quantized = false;
 };
 
 class StoreImpl final : public Store {
@@ -77,6 +79,11 @@ class StoreImpl final : public Store {
     const BlobMemory& at = Range(blob, offset_elems, static_cast<int64_t>(values.size()));
     EPS_CHECK(published(blob) < version);
     std::byte* wire = at.wire[version.value() & 1];
+    if (at.quantized) {
+      EPS_CHECK(offset_elems % kMxBlockElems == 0);
+      EncodeMxInt8(values, offset_elems, at.num_elems, wire);
+      return;
+    }
     if (wire_dtype_ == Dtype::kF32) {
       std::copy(values.begin(), values.end(), reinterpret_cast<float*>(wire) + offset_elems);
       return;
@@ -204,7 +211,7 @@ class StoreImpl final : public Store {
 
   absl::Span<const std::byte> Wire(BlobId blob, Version version) const override {
     const BlobMemory& at = blobs_[Index(blob)];
-    return {at.wire[version.value() & 1], static_cast<size_t>(at.num_elems * SizeOf(wire_dtype_))};
+    return {at.wire[version.value() & 1], static_cast<size_t>(at.wire_bytes)};
   }
 
   const SharedSegment* wire_segment() const override { return memory_.wire.has_value() ? &*memory_.wire : nullptr; }
@@ -232,13 +239,16 @@ class StoreImpl final : public Store {
     const BlobMemory& at = blobs_[Index(blob)];
     EPS_CHECK(!at.frozen);
     if (wire_versions_ == 1) return;
-    memcpy(at.wire[(version.value() + 1) & 1], at.wire[version.value() & 1],
-           static_cast<size_t>(at.num_elems * SizeOf(wire_dtype_)));
+    memcpy(at.wire[(version.value() + 1) & 1], at.wire[version.value() & 1], static_cast<size_t>(at.wire_bytes));
   }
 
   void ReadMaster(BlobId blob, Version version, int64_t offset_elems, absl::Span<float> values) const override {
     const BlobMemory& at = Range(blob, offset_elems, static_cast<int64_t>(values.size()));
     const std::byte* wire = at.wire[version.value() & 1];
+    if (at.quantized) {
+      DecodeMxInt8(wire, offset_elems, at.num_elems, values);
+      return;
+    }
     if (wire_dtype_ == Dtype::kF32) {
       std::copy_n(reinterpret_cast<const float*>(wire) + offset_elems, values.size(), values.begin());
       return;
@@ -286,7 +296,9 @@ class StoreImpl final : public Store {
     blobs_.resize(model.blobs.size());
     for (size_t b = 0; b < blobs_.size(); ++b) {
       blobs_[b].num_elems = model.blobs[b].num_elems;
+      blobs_[b].wire_bytes = model.blobs[b].wire_bytes(wire_dtype_);
       blobs_[b].frozen = model.blobs[b].frozen;
+      blobs_[b].quantized = model.blobs[b].is_quantized;
     }
     for (size_t b = 0; b < blobs_.size(); ++b) {
       for (int i = 0; i < 2; ++i) {
@@ -365,7 +377,10 @@ StoreSizes ComputeStoreSizes(const ModelSpec& model, const RunConfig& run) {
   const Dtype wire = run.precision.wire;
   StoreSizes sizes;
   sizes.wire_bytes = run.precision.wire_versions * num_elems * SizeOf(wire);
-  sizes.frozen_bytes = (model.num_elems() - num_elems) * SizeOf(wire);
+  for (const BlobSpec& blob : model.blobs) {
+    if (blob.frozen)
+      (blob.is_quantized ? sizes.quantized_bytes : sizes.frozen_bytes) += WireLayout::TakenBytes(blob, wire);
+  }
   sizes.rest_bytes = num_elems * (wire == Dtype::kBf16 ? 2 : wire == Dtype::kF16 ? 4 : 0);
   sizes.moment_bytes = run.optimizer.num_moments() * MomentBytes(run.precision.moments, num_elems);
   return sizes;

@@ -27,13 +27,14 @@ namespace eps::server {
 //   with one wire buffer (precision.wire_versions) its 2, or 4 with fp32, are there once
 //   moments:   AdamW, Adam, LAMB 4 + 4 · Lion 4 · SGD 4 with momentum, else 0; in bf16 2 for each 4, in fp8 33/32
 //
-// A frozen one costs its wire form, once.
+// A frozen one costs its wire form, once; a quantized one 33/32.
 struct StoreSizes {
   int64_t wire_bytes = 0;    // all buffers, of what is trained
-  int64_t frozen_bytes = 0;  // frozen blobs
-  int64_t rest_bytes = 0;    // masters, less what the wire form holds of them
+  int64_t frozen_bytes = 0;  // frozen blobs that are not quantized
+  int64_t quantized_bytes = 0;
+  int64_t rest_bytes = 0;  // masters, less what the wire form holds of them
   int64_t moment_bytes = 0;
-  int64_t weights_bytes() const { return wire_bytes + frozen_bytes; }
+  int64_t weights_bytes() const { return wire_bytes + frozen_bytes + quantized_bytes; }
   int64_t total_bytes() const { return weights_bytes() + rest_bytes + moment_bytes; }
 };
 StoreSizes ComputeStoreSizes(const ModelSpec& model, const RunConfig& run);
@@ -79,7 +80,8 @@ class Store {
   // Sets the fp32 masters of a tensor (or any elements) of a blob that has no published version yet, for
   // `version`; moments likewise (which: 0 or 1), of a blob that is not frozen, rounded to moment_format: those in fp8 from a
   // multiple of kFp8BlockElems, and what the last block lacks of values is as if zero. Padding of masters stays zero.
-  // A frozen blob keeps the values rounded to the wire form, as a pull gives them.
+  // A frozen blob keeps the values rounded to the wire form, as a pull gives them; of a quantized one they come from a
+  // multiple of kMxBlockElems on, and what the last block lacks of values is as if zero.
   virtual void LoadMaster(BlobId blob, Version version, int64_t offset_elems, absl::Span<const float> values) = 0;
   virtual void LoadMoment(BlobId blob, int which, int64_t offset_elems, absl::Span<const float> values) = 0;
 
@@ -115,7 +117,7 @@ class Store {
   // Copies the wire form of `version` to version + 1's buffer: a step that changes nothing.
   virtual void CarryOver(BlobId blob, Version version) = 0;
 
-  // For checkpoints: the fp32 master of `version` (the newest made), exact, of a frozen blob its wire form; a moment, of one
+  // For checkpoints: the fp32 master of `version` (the newest made), exact, of a frozen blob what its wire form is of; a moment, of one
   // that is not frozen, in place: num_elems in moment_format. The caller sees to it that the blob is not updated meanwhile.
   virtual void ReadMaster(BlobId blob, Version version, int64_t offset_elems, absl::Span<float> values) const = 0;
   virtual int num_moments() const = 0;

@@ -1,5 +1,6 @@
 // What happens to weights and gradients between the wire and the kernels: exact, to the bit.
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <cstdint>
@@ -9,6 +10,7 @@
 
 #include "common/numeric/bf16.h"
 #include "common/numeric/fp16.h"
+#include "common/numeric/mx_int8.h"
 #include "common/tensor/dtype.h"
 #include "gpu_worker/device/conformance_cases.h"
 #include "gpu_worker/device/conformance_memory.h"
@@ -62,6 +64,35 @@ TEST_P(DeviceConformanceTest, WidenIsExact) {
   device().kernels().Widen({.n = kWireElems, .src = from, .src_dtype = Dtype::kF32, .dst = dst});
   if (memory.act() == Dtype::kF32) {
     EXPECT_TRUE(memory.Get<float>(dst, kWireElems) == values);
+  }
+}
+
+TEST_P(DeviceConformanceTest, DequantizeIsExact) {
+  // Runs of all lengths, and what lies behind them stays as it is.
+  for (const int64_t n : {int64_t{64}, int64_t{192}, kMxRunElems, 2 * kMxRunElems + 320}) {
+    SCOPED_TRACE(n);
+    ConformanceMemory memory(device());
+    std::mt19937 random(static_cast<uint32_t>(n));
+    std::vector<uint8_t> bytes(static_cast<size_t>(MxInt8Bytes(n)));
+    for (uint8_t& byte : bytes) byte = static_cast<uint8_t>(random());
+    // Exponents of which any code is a number that the device holds, and some blocks of zeros, whatever their codes are.
+    const bool is_fp16 = memory.act() == Dtype::kF16;
+    Array want;
+    for (int64_t block = 0; block < n; block += kMxBlockElems) {
+      const MxInt8Place at = MxInt8Place::Of(block, n);
+      uint8_t& exponent = bytes[static_cast<size_t>(at.exponent)];
+      exponent = static_cast<uint8_t>(is_fp16 ? 110 + exponent % 30 : exponent % 254);
+      if (block % (7 * kMxBlockElems) == 0) exponent = static_cast<uint8_t>(random() % 7);
+      for (int64_t i = 0; i < kMxBlockElems; ++i) {
+        const auto code = static_cast<int8_t>(bytes[static_cast<size_t>(at.codes + i)]);
+        want.push_back(exponent < 7 ? 0 : std::ldexp(code, exponent - 133));
+      }
+    }
+    void* dst = memory.AllocAct(n + 8);
+    device().kernels().FillZero({.num_bytes = (n + 8) * SizeOf(memory.act()), .dst = dst});
+    device().kernels().Dequantize({.n = n, .src = memory.Put(bytes), .dst = dst});
+    want.insert(want.end(), 8, 0.0);
+    EXPECT_TRUE(memory.GetAct(dst, n + 8) == want);
   }
 }
 

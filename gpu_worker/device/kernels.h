@@ -299,6 +299,12 @@ struct WidenArgs {
   Dtype src_dtype = Dtype::kBf16;
   void* dst = nullptr;  // act (n)
 };
+// MXINT8 -> compute dtype (weights), n elements, a multiple of kTensorAlignElems: exact, but for what fp16 cannot hold.
+struct DequantizeArgs {
+  int64_t n = 0;
+  const void* src = nullptr;  // an array of n of common/numeric/mx_int8.h; at a multiple of 64 bytes
+  void* dst = nullptr;        // act (n)
+};
 // The end of a vnode's gradient of a layer: src is rounded to values of round_to (a leaf is rounded once), to bf16 by
 // common/numeric/bf16.h, to fp16 by fp16.h: in place, or, where the leaf is pushed alone, into dst, and src stays as it
 // is. What dst gets are the bits that EmitGradient would give after it. *finite becomes 0 if an element is not finite
@@ -352,6 +358,7 @@ class Kernels {
   virtual void SoftmaxChunkBackward(const SoftmaxChunkBackwardArgs&) = 0;
   virtual void Loss(const LossArgs&) = 0;
   virtual void Widen(const WidenArgs&) = 0;
+  virtual void Dequantize(const DequantizeArgs&) = 0;
   virtual void FinishLeaf(const FinishLeafArgs&) = 0;
   virtual void AddGradient(const AddGradientArgs&) = 0;
   virtual void EmitGradient(const EmitGradientArgs&) = 0;

@@ -30,6 +30,9 @@ LayerShape MakeLayerShape(const ModelSpec& spec, const BatchShape& batch, Dtype 
   shape.has_qk_norm = model.qk_norm;
   shape.window = model.sliding_window;
   shape.lora = LoraShapeOf(spec);
+  for (const BlobSpec& blob : spec.blobs) {
+    if (blob.is_quantized) shape.quantized_elems = std::max(shape.quantized_elems, blob.num_elems);
+  }
   shape.layer_norm_eps = model.layer_norm_eps;
   (is_bert ? shape.input_dropout : shape.embedding_dropout) = model.embedding_dropout;
   shape.attention_dropout = model.attention_dropout;
@@ -87,7 +90,7 @@ std::vector<ElemRange> ZeroedGradientRanges(const ModelSpec& model, const LayerS
 LayerSizes SizesOf(const ModelSpec& model, const LayerSpec& layer, const LayerShape& shape,
                    const KernelSizes& kernels) {
   LayerSizes sizes;
-  sizes.wire_bytes = layer.num_elems * SizeOf(shape.wire);
+  sizes.wire_bytes = model.wire_bytes(layer, shape.wire);
   sizes.gradient_bytes = GradientElems(model, layer) * int64_t{sizeof(float)};
   for (const ElemRange& range : ZeroedGradientRanges(model, layer)) {
     sizes.zeroed_gradient_bytes += range.num_elems() * int64_t{sizeof(float)};
@@ -97,7 +100,7 @@ LayerSizes SizesOf(const ModelSpec& model, const LayerSpec& layer, const LayerSh
       sizes.backward_scratch_bytes = kernels.embedding_backward(shape.M(), shape.V, shape.C);
       break;
     case LayerKind::kBlock:
-      if (shape.expands()) sizes.expanded_bytes = layer.num_elems * shape.act_bytes();
+      if (shape.expands_blocks()) sizes.expanded_bytes = layer.num_elems * shape.act_bytes();
       sizes.inner_bytes = BlockInner(shape).total_bytes;
       sizes.forward_scratch_bytes = BlockForwardScratchBytes(shape, kernels);
       sizes.backward_scratch_bytes = BlockBackwardScratchBytes(shape, kernels);

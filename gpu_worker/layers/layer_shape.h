@@ -47,6 +47,7 @@ struct LayerShape {
   bool has_documents = false;   // samples of several documents
   int64_t window = 0;           // of attention; 0: none
   LoraShape lora;
+  int64_t quantized_elems = 0;  // of the block that has most: BlobSpec::is_quantized
   double layer_norm_eps = 1e-5;
   // input_dropout: of what the first block reads, behind its norm.
   double embedding_dropout = 0, input_dropout = 0, attention_dropout = 0, residual_dropout = 0, classifier_dropout = 0;
@@ -61,6 +62,8 @@ struct LayerShape {
   int64_t qkv_width() const { return (H + 2 * kv_heads) * D; }
   int64_t up_width() const { return is_gated ? 2 * F : F; }  // gate and up, or up alone
   bool expands() const { return wire != compute; }
+  // Whether a block's weights are brought to the compute dtype as a whole, before its kernels run.
+  bool expands_blocks() const { return expands() || quantized_elems > 0; }
   int64_t act_bytes() const { return SizeOf(compute); }
   int64_t rows_bytes(int64_t width) const { return M() * width * act_bytes(); }  // act (M, width)
   int64_t boundary_bytes() const { return rows_bytes(C); }

@@ -61,8 +61,11 @@ std::vector<ArenaSpan> Within(int64_t begin_bytes, int64_t end_bytes, int64_t nu
 // The daemon's weights in their wire form: every version of what is trained, the frozen ones once.
 int64_t WeightsBytes(const PlanRequest& request) {
   const PrecisionConfig& precision = request.run->precision;
-  const int64_t trainable_elems = request.model->num_trainable_elems();
-  return (request.model->num_elems() + (precision.wire_versions - 1) * trainable_elems) * SizeOf(precision.wire);
+  int64_t num_bytes = 0;
+  for (const BlobSpec& blob : request.model->blobs) {
+    num_bytes += (blob.frozen ? 1 : precision.wire_versions) * blob.wire_bytes(precision.wire);
+  }
+  return num_bytes;
 }
 
 // What the plan takes of the worker's host memory.
@@ -147,6 +150,7 @@ RelayPlan LayArena(const PlanRequest& request, const PlanNeeds& needs, const Pla
   plan.resident = needs.relay.resident;
   plan.max_pass_vnodes = needs.max_pass_vnodes;
   plan.num_vnodes = needs.num_vnodes;
+  plan.wire = request.run->precision.wire;
 
   if (plan.resident) {
     for (const int64_t bytes : needs.wire_bytes) plan.weight_slots.push_back(arena.Take(bytes));

@@ -32,11 +32,11 @@ absl::Status CheckVnodes(const GroupVnodes& group, int num_vnodes) {
   return absl::OkStatus();
 }
 
-int64_t PartElemsOf(const ModelSpec& model, const LayerSpec& layer, int rank, int size, bool with_frozen) {
+int64_t PartElemsOf(const ModelSpec& model, const LayerSpec& layer, int rank, int size) {
   int64_t elems = 0;
   for (const BlobUse& use : layer.blobs) {
     const BlobSpec& blob = model.blob(use.blob);
-    if (blob.frozen && !with_frozen) continue;
+    if (blob.frozen) continue;
     elems += blob.part_elems(PartOf(blob.num_chunks(), rank, size));
   }
   return elems;
@@ -47,7 +47,7 @@ int64_t MostAreaElems(const ModelSpec& model, int size, int64_t num_nodes) {
   int64_t most = 0;
   for (const LayerSpec& layer : model.layers) {
     for (int rank = 0; rank < size; ++rank) {
-      most = std::max(most, num_nodes * PartElemsOf(model, layer, rank, size, /*with_frozen=*/false));
+      most = std::max(most, num_nodes * PartElemsOf(model, layer, rank, size));
     }
   }
   return most;
@@ -146,10 +146,17 @@ std::vector<GroupParts::Piece> GroupParts::Pieces(LayerId layer, int rank, bool 
 }
 
 int64_t GroupParts::PartElems(LayerId layer, int rank) const {
-  return PartElemsOf(*model_, model_->layer(layer), rank, size(), /*with_frozen=*/false);
+  return PartElemsOf(*model_, model_->layer(layer), rank, size());
 }
-int64_t GroupParts::WeightPartElems(LayerId layer, int rank) const {
-  return PartElemsOf(*model_, model_->layer(layer), rank, size(), /*with_frozen=*/true);
+GroupParts::SlotBytes GroupParts::BytesOf(const Piece& piece, Dtype wire) const {
+  const BlobSpec& blob = model_->blob(piece.use.blob);
+  return {.first = ModelSpec::first_wire_byte(piece.use, wire) + blob.part_first_byte(piece.chunks, wire),
+          .count = blob.part_bytes(piece.chunks, wire)};
+}
+int64_t GroupParts::WeightPartBytes(LayerId layer, int rank, Dtype wire) const {
+  int64_t num_bytes = 0;
+  for (const Piece& piece : WeightPiecesOf(layer, rank)) num_bytes += BytesOf(piece, wire).count;
+  return num_bytes;
 }
 
 int64_t GroupParts::AreaElem(LayerId layer, int rank, int round) const {

@@ -68,9 +68,15 @@ class GroupParts {
   std::vector<Piece> PiecesOf(LayerId layer, int rank) const;
   // What is pulled: of all blobs.
   std::vector<Piece> WeightPiecesOf(LayerId layer, int rank) const;
-  // Of PiecesOf, and of WeightPiecesOf.
+  // Of PiecesOf.
   int64_t PartElems(LayerId layer, int rank) const;
-  int64_t WeightPartElems(LayerId layer, int rank) const;
+  // Where a piece begins in the layer's weight slot, and how long it is there. wire: precision.wire
+  struct SlotBytes {
+    int64_t first = 0, count = 0;
+  };
+  SlotBytes BytesOf(const Piece& piece, Dtype wire) const;
+  // Of WeightPiecesOf.
+  int64_t WeightPartBytes(LayerId layer, int rank, Dtype wire) const;
   // Where the node of (rank, round) lies in this member's group area, in elements.
   int64_t AreaElem(LayerId layer, int rank, int round) const;
 

@@ -19,7 +19,7 @@ PassShape LargestPass(const PlanRequest& request, const PlanNeeds& needs) {
   PassShape pass = {.num_vnodes = needs.num_vnodes,
                     .micro_batches = run.batch.micro_batches,
                     .gradients = run.precision.gradients,
-                    .expands = run.precision.wire != request.kernels.compute_dtype,
+                    .expands = run.precision.wire != request.kernels.compute_dtype || request.model->has_quantized(),
                     .has_documents = run.data.has_documents()};
   pass.vnodes.resize(static_cast<size_t>(needs.max_pass_vnodes));
   std::iota(pass.vnodes.begin(), pass.vnodes.end(), 0);

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "common/tensor/dtype.h"
 #include "gpu_worker/device/arena_span.h"
 #include "gpu_worker/plan/inner_places.h"
 
@@ -24,6 +25,7 @@ struct RelayPlan {
   // Wire form of a layer: the first one has room for any, the others for a block at least. Resident: one per layer, of
   // its size.
   std::vector<ArenaSpan> weight_slots;
+  Dtype wire = Dtype::kBf16;   // precision.wire
   ArenaSpan expanded_weights;  // a layer in the compute dtype; empty if that is the wire dtype
   // fp32 gradient accumulators of a layer (GradientElems): one, and one more for each level of the reduction tree that
   // is summed on the device. d of them sum subtrees of up to 2^(d-1) leaves.

@@ -504,6 +504,7 @@ std::vector<RelayStep> BuildWhole(const ModelSpec& model, const RelayPlan& plan,
 ModelSpec WithoutLayers(const ModelSpec& model, const std::vector<LayerId>& dropped) {
   ModelSpec left;
   left.config = model.config;
+  left.blobs = model.blobs;
   for (const LayerSpec& layer : model.layers) {
     if (!std::binary_search(dropped.begin(), dropped.end(), layer.id)) left.layers.push_back(layer);
   }

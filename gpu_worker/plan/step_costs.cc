@@ -252,10 +252,9 @@ class StepSeconds {
   // Its own part from the daemon, which it gives the others, and theirs.
   double PullPartSeconds(const LayerSpec& layer) const {
     if (link_ == LinkKind::kInPlace) return 0;
-    const int64_t elem_bytes = SizeOf(shape_.wire);
-    const int64_t own = group_->WeightPartElems(layer.id, group_->rank()) * elem_bytes;
+    const int64_t own = group_->WeightPartBytes(layer.id, group_->rank(), shape_.wire);
     return PullSeconds(own) + ExchangeSeconds(static_cast<double>(own * (group_->size() - 1)),
-                                              static_cast<double>(layer.num_elems * elem_bytes - own));
+                                              static_cast<double>(model_.wire_bytes(layer, shape_.wire) - own));
   }
   // It gives of its node what is the others', and gets of each other's node what is its own.
   double ExchangeSeconds(LayerId layer, int round) const {
@@ -296,7 +295,7 @@ bool HaveSameTimes(LayerKind kind, const LayerShape& a, const LayerShape& b) {
   const auto of_block = [](const LayerShape& s) {
     return std::tuple(s.H, s.kv_heads, s.D, s.F, s.is_causal, s.is_gated, s.is_rotary, s.has_qk_norm, s.window,
                       s.attention_dropout > 0, s.lora.rank, s.lora.in_columns, s.lora.out_columns, s.lora.down_columns,
-                      s.lora.frozen_elems, s.lora.dropout > 0);
+                      s.lora.frozen_elems, s.lora.dropout > 0, s.quantized_elems);
   };
   if (of_all(a) != of_all(b)) return false;
   if (kind == LayerKind::kBlock) return of_block(a) == of_block(b);

@@ -21,8 +21,11 @@ WeightSlots::WeightSlots(const ModelSpec& model, const RelayPlan& plan, const Tu
       num_large_(NumLarge(plan)),
       large_(num_large_),
       small_(num_slots_ - num_large_) {
-  const int64_t block_elems = model.max_block_elems();
-  for (const LayerSpec& layer : model.layers) is_large_.push_back(layer.num_elems > block_elems);
+  int64_t block_bytes = 0;
+  for (const LayerSpec& layer : model.layers) {
+    if (layer.kind == LayerKind::kBlock) block_bytes = std::max(block_bytes, model.wire_bytes(layer, plan.wire));
+  }
+  for (const LayerSpec& layer : model.layers) is_large_.push_back(model.wire_bytes(layer, plan.wire) > block_bytes);
   for (size_t t = 0; t < turns.size(); ++t) {
     if (turns[t].starts_visit && turns[t].needs_weights()) visits_.push_back(turns[t]);
   }

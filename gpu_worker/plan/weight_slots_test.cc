@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "common/model/model_spec.h"
+#include "common/tensor/dtype.h"
 #include "gpu_worker/plan/relay_plan.h"
 #include "gpu_worker/plan/turns.h"
 #include "gtest/gtest.h"
@@ -102,6 +103,39 @@ TEST(WeightSlotsTest, NothingInUseIsOverwrittenAndNoLayerIsPulledMoreOftenThanNe
       }
     }
   }
+}
+
+// Slots are as large as what they hold has bytes: a table of fewer elements than a block is the larger one where the block
+// is quantized.
+TEST(WeightSlotsTest, ATableThatIsLongerThanAQuantizedBlockHasTheFirstSlotAlone) {
+  const ModelSpec model = BuildModel({.num_layers = 4,
+                                      .d_model = 64,
+                                      .num_heads = 1,
+                                      .context = 2,
+                                      .vocab = 300,
+                                      .freeze = {"transformer.h.*"},
+                                      .frozen_form = FrozenForm::kMxInt8})
+                              .value();
+  ASSERT_LT(model.layers[0].num_elems, model.layers[1].num_elems);
+  ASSERT_GT(model.wire_bytes(model.layers[0], Dtype::kF32), model.wire_bytes(model.layers[1], Dtype::kF32));
+  const Turns turns(model, /*num_vnodes=*/1, /*micro_batches=*/1, /*forward_only=*/false, /*depth_first=*/0);
+  RelayPlan plan;
+  plan.wire = Dtype::kF32;
+  plan.weight_slots.resize(3, {.num_bytes = 1});
+  plan.weight_slots.front().num_bytes = 2;
+  WeightSlots slots(model, plan, turns);
+  int of_tables = 0;
+  for (size_t t = 0; t < turns.size(); ++t) {
+    if (!turns[t].starts_visit || !turns[t].needs_weights()) continue;
+    for (const WeightSlots::Pull& pull : slots.PullAhead()) {
+      if (pull.visit.kind == LayerKind::kBlock) continue;
+      EXPECT_EQ(pull.slot, 0);
+      ++of_tables;
+    }
+    slots.StartVisit();
+    slots.EndVisit(turns[t].layer.value());
+  }
+  EXPECT_GE(of_tables, 2);
 }
 
 }  // namespace

@@ -240,7 +240,7 @@ class Measurement {
       const bool is_head = times.kind == LayerKind::kHead, is_block = times.kind == LayerKind::kBlock;
       std::vector<std::pair<Kind, double*>> kinds = {{is_head ? Kind::kLoss : Kind::kForward, &times.forward_seconds}};
       if (is_block) kinds.emplace_back(Kind::kRecompute, &times.recompute_seconds);
-      if (is_block && shape_.expands()) kinds.emplace_back(Kind::kExpand, &times.expand_seconds);
+      if (is_block && shape_.expands_blocks()) kinds.emplace_back(Kind::kExpand, &times.expand_seconds);
       if (layer.id >= model_.lowest_trainable_layer()) {
         kinds.emplace_back(is_head ? Kind::kHead : Kind::kBackward, &times.backward_seconds);
       }

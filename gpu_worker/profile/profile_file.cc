@@ -56,9 +56,10 @@ constexpr std::array<std::pair<const char*, int64_t LayerShape::*>, 8> kSizes = 
     {"V", &LayerShape::V},
 }};
 // 0: the layer has none.
-constexpr std::array<std::pair<const char*, int64_t LayerShape::*>, 2> kOptionalSizes = {{
+constexpr std::array<std::pair<const char*, int64_t LayerShape::*>, 3> kOptionalSizes = {{
     {"classes", &LayerShape::num_classes},
     {"window", &LayerShape::window},
+    {"quantized_elems", &LayerShape::quantized_elems},
 }};
 // A member of a shape that has adapters.
 constexpr char kLora[] = "lora";

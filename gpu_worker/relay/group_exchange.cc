@@ -20,20 +20,23 @@ template <typename Byte>
 absl::Span<Byte> Elems(Byte* base, int64_t first, int64_t count, int64_t elem_bytes) {
   return absl::Span<Byte>(base + first * elem_bytes, static_cast<size_t>(count * elem_bytes));
 }
+template <typename Byte>
+absl::Span<Byte> Bytes(Byte* base, GroupParts::SlotBytes bytes) {
+  return absl::Span<Byte>(base + bytes.first, static_cast<size_t>(bytes.count));
+}
 
 }  // namespace
 
 Exchange ExchangeWeights(const GroupParts& parts, LayerId layer, Dtype wire, std::byte* slot) {
   Exchange exchange = EmptyExchange(parts.size());
-  const int64_t elem_bytes = SizeOf(wire);
   for (int rank = 0; rank < parts.size(); ++rank) {
     if (rank == parts.rank()) continue;
     const auto at = static_cast<size_t>(rank);
     for (const GroupParts::Piece& own : parts.WeightPiecesOf(layer, parts.rank())) {
-      exchange.gives[at].push_back(Elems<const std::byte>(slot, own.slot_elem, own.num_elems, elem_bytes));
+      exchange.gives[at].push_back(Bytes<const std::byte>(slot, parts.BytesOf(own, wire)));
     }
     for (const GroupParts::Piece& other : parts.WeightPiecesOf(layer, rank)) {
-      exchange.gets[at].push_back(Elems(slot, other.slot_elem, other.num_elems, elem_bytes));
+      exchange.gets[at].push_back(Bytes(slot, parts.BytesOf(other, wire)));
     }
   }
   return exchange;

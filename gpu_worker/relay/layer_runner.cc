@@ -15,7 +15,7 @@ absl::Span<const std::byte> BytesOf(const T& value) {
 
 bool ReadsInPlace(const LayerSpec& layer, const PassContext& pass) {
   if (!pass.weights.in_place()) return false;
-  return layer.kind != LayerKind::kBlock || layer.blobs.size() == 1 || pass.shape.expands();
+  return layer.kind != LayerKind::kBlock || layer.blobs.size() == 1 || pass.shape.expands_blocks();
 }
 
 LayerRunner::LayerRunner(const ModelSpec& model, const RelayPlan& plan, const ArenaMap& arena,
@@ -134,7 +134,7 @@ BlockArgs LayerRunner::BlockOf(const RelayStep& step, const PassContext& pass) c
           .key = Key(step, pass),
           .offsets = &blocks_[static_cast<size_t>(step.layer.value())],
           .is_first = model_.layer(LayerId(step.layer.value() - 1)).kind == LayerKind::kEmbedding,
-          .weights = pass.shape.expands() ? arena_.expanded : Weights(step, pass),
+          .weights = pass.shape.expands_blocks() ? arena_.expanded : Weights(step, pass),
           .trainable_elems = model_.layer(step.layer).trainable_elems,
           .starts_gradient = step.starts_gradient,
           .documents = pass.shape.has_documents ? Tokens(step, pass).documents : Documents(),
@@ -180,16 +180,28 @@ void LayerRunner::ZeroGradient(const RelayStep& step) {
 
 void LayerRunner::Expand(const RelayStep& step, const PassContext& pass) {
   const LayerSpec& layer = model_.layer(step.layer);
-  const auto widen = [&](const std::byte* from, int64_t offset_elems, int64_t num_elems) {
-    kernels_.Widen({.n = num_elems,
-                    .src = from,
-                    .src_dtype = pass.shape.wire,
-                    .dst = arena_.expanded + offset_elems * pass.shape.act_bytes()});
+  const auto expand = [&](const std::byte* from, const BlobUse& use, int64_t num_elems) {
+    std::byte* const to = arena_.expanded + use.offset_elems * pass.shape.act_bytes();
+    if (model_.blob(use.blob).is_quantized) {
+      kernels_.Dequantize({.n = num_elems, .src = from, .dst = to});
+    } else {
+      kernels_.Widen({.n = num_elems, .src = from, .src_dtype = pass.shape.wire, .dst = to});
+    }
   };
-  if (!pass.weights.in_place()) return widen(Slot(arena_.weights, step.weights), 0, layer.num_elems);
-  for (const BlobUse& use : layer.blobs) {
-    widen(pass.weights.address(use.blob), use.offset_elems, model_.blob(use.blob).num_elems);
+  if (pass.weights.in_place()) {
+    for (const BlobUse& use : layer.blobs) {
+      expand(pass.weights.address(use.blob), use, model_.blob(use.blob).num_elems);
+    }
+    return;
   }
+  // In a slot they lie one behind the other, a quantized one last.
+  const std::byte* const slot = Slot(arena_.weights, step.weights);
+  const BlobUse& last = layer.blobs.back();
+  const bool is_quantized = model_.blob(last.blob).is_quantized;
+  const int64_t others = is_quantized ? last.offset_elems : layer.num_elems;
+  if (others > 0) expand(slot, layer.blobs.front(), others);
+  if (is_quantized)
+    expand(slot + ModelSpec::first_wire_byte(last, pass.shape.wire), last, model_.blob(last.blob).num_elems);
 }
 
 void LayerRunner::Forward(const RelayStep& step, const PassContext& pass) {

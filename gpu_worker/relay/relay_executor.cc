@@ -167,7 +167,7 @@ absl::Status RelayExecutorImpl::RunPass(const Assignment& assignment, absl::Span
                   .num_vnodes = run_.batch.virtual_nodes,
                   .micro_batches = run_.batch.micro_batches,
                   .gradients = run_.precision.gradients,
-                  .expands = shape_.expands(),
+                  .expands = shape_.expands_blocks(),
                   .has_documents = shape_.has_documents,
                   .forward_only = evaluates,
                   .evaluates = evaluates,
@@ -234,7 +234,7 @@ absl::StatusOr<std::vector<float>> RelayExecutorImpl::NextTokenLogits(Version ve
                         .num_vnodes = run_.batch.virtual_nodes,
                         .micro_batches = 1,
                         .gradients = run_.precision.gradients,
-                        .expands = shape_.expands(),
+                        .expands = shape_.expands_blocks(),
                         .forward_only = true};
   const auto num_tokens = static_cast<int64_t>(tokens.size());
   // What stands behind a text none of its rows sees, if attention is causal.

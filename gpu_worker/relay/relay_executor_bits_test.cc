@@ -61,6 +61,30 @@ TEST_F(RelayExecutorTest, WithFrozenTensorsNoChoiceOfThePlanChangesABit) {
   }
 }
 
+TEST_F(RelayExecutorTest, WithQuantizedTensorsNoChoiceOfThePlanChangesABit) {
+  const std::vector<std::vector<int>> two = {{0, 1, 2}, {3}};
+  for (const Dtype dtype : {Dtype::kF32, Dtype::kBf16, Dtype::kF16}) {
+    for (const RunConfig& run : QuantizedRuns(dtype)) {
+      Use(run);
+      const StepOutcome want = RunStep({});
+      const std::string what = absl::StrCat(DtypeName(dtype), ", ", run.model.freeze.size(), " patterns, ");
+      ExpectSameBits(want, RunStep({.inner = InnerPolicy::kKeep, .weight_slots = 1}), what + "kept");
+      ExpectSameBits(want, RunStep({.weight_slots = 4, .workers = two}), what + "two workers");
+      ExpectSameBits(want, RunStep({.more_bytes = -1, .resident = true}), what + "resident");
+      ExpectSameBits(want, RunStep({.own_memory = true}), what + "memory of its own");
+      ExpectSameBits(want, RunStep({.in_place = true}), what + "in place");
+      ExpectSameBits(want, RunStep({.own_memory = true, .in_place = true}), what + "copied from where it lies");
+      const StepOutcome on_gpu = RunStep({.cuda = dtype});
+      ExpectSameBits(on_gpu, RunStep({.more_bytes = -1, .resident = true, .cuda = dtype}), what + "resident on a GPU");
+      ExpectSameBits(on_gpu, RunStep({.in_place = true, .cuda = dtype, .workers = two}), what + "two on a GPU");
+      if (dtype != Dtype::kF32) continue;  // in a group, sums are what leaves it
+      ExpectSameBits(want, RunStep({.own_memory = true, .workers = {{0, 1}, {2, 3}}, .group = true}), what + "a group");
+      ExpectSameBits(want, RunStep({.in_place = true, .workers = {{0, 1}, {2, 3}}, .group = true}),
+                     what + "a group in place");
+    }
+  }
+}
+
 TEST_F(RelayExecutorTest, WithBlocksDroppedNoChoiceOfThePlanChangesABit) {
   for (const Dtype dtype : {Dtype::kF32, Dtype::kBf16, Dtype::kF16}) {
     for (const auto& dropped : std::vector<std::vector<LayerId>>{

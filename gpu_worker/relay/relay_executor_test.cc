@@ -1,5 +1,6 @@
 #include "gpu_worker/relay/relay_executor.h"
 
+#include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <cstddef>
@@ -95,6 +96,38 @@ TEST_F(RelayExecutorTest, FrozenTensorsArePushedByNobodyAndChangeNoOtherGradient
       }
       for (const auto& [vnode, record] : outcome.records) EXPECT_EQ(record.loss_sum, of_all.records.at(vnode).loss_sum);
       EXPECT_LE(outcome.pushes, of_all.pushes);
+    }
+  }
+}
+
+// A step computes with the values that the format has, and with nothing else.
+TEST_F(RelayExecutorTest, AQuantizedModelHasTheGradientsOfOneThatWasRoundedBefore) {
+  for (const Dtype dtype : {Dtype::kF32, Dtype::kBf16}) {
+    for (const RunConfig& run : QuantizedRuns(dtype)) {
+      Use(run);
+      std::map<std::string, std::vector<float>> rounded;
+      for (const BlobSpec& blob : model_.blobs) {
+        for (const TensorSpec& tensor : blob.tensors) {
+          const float* values = masters_[static_cast<size_t>(blob.id.value())].data() + tensor.offset_elems;
+          rounded.emplace(tensor.name, std::vector<float>(values, values + tensor.num_elems()));
+        }
+      }
+      const StepOutcome quantized = RunStep({});
+      const std::map<std::string, std::vector<float>> gradients = ByTensor(quantized);
+      EXPECT_FALSE(gradients.empty());
+      RunConfig plain = run;
+      plain.model.frozen_form = FrozenForm::kWire;
+      Use(plain);
+      for (const BlobSpec& blob : model_.blobs) {
+        for (const TensorSpec& tensor : blob.tensors) {
+          const std::vector<float>& values = rounded.at(tensor.name);
+          std::copy(values.begin(), values.end(),
+                    masters_[static_cast<size_t>(blob.id.value())].begin() + tensor.offset_elems);
+        }
+      }
+      const StepOutcome want = RunStep({});
+      EXPECT_EQ(gradients, ByTensor(want));
+      for (const auto& [vnode, record] : quantized.records) EXPECT_EQ(record.loss_sum, want.records.at(vnode).loss_sum);
     }
   }
 }

@@ -19,6 +19,7 @@
 #include "common/model/model_spec.h"
 #include "common/numeric/bf16.h"
 #include "common/numeric/fp16.h"
+#include "common/numeric/mx_int8.h"
 #include "common/numeric/philox.h"
 #include "common/schedule/vnode_batch.h"
 #include "common/spec/run_config.h"
@@ -96,6 +97,26 @@ std::vector<RunConfig> FrozenRuns(Dtype dtype) {
   return runs;
 }
 
+std::vector<RunConfig> QuantizedRuns(Dtype dtype) {
+  std::vector<RunConfig> runs;
+  const auto add = [&](RunConfig run, std::vector<std::string> freeze) {
+    run.model.freeze = std::move(freeze);
+    run.model.frozen_form = FrozenForm::kMxInt8;
+    runs.push_back(std::move(run));
+  };
+  RunConfig adapted = SmallRun(dtype), llama = SmallLlama(dtype), tables = SmallRun(dtype);
+  adapted.model.lora = {.rank = 3, .alpha = 6, .dropout = 0.2};
+  add(adapted, {"*.lora_A.*"});
+  llama.model.lora = {.rank = 8, .alpha = 2, .targets = {"q_proj", "v_proj", "down_proj"}};
+  add(llama, {});
+  // A table of fewer elements than a block, and of more bytes where the wire has 32 bits.
+  tables.model.vocab = tables.model.d_model * 11;
+  add(tables, {"transformer.h.*"});
+  // Blocks of one kind, of all kinds, and that train.
+  add(SmallRun(dtype), {"transformer.h.0.*", "transformer.h.1.attn.*", "!*.h.1.attn.c_proj.weight"});
+  return runs;
+}
+
 RunConfig LlamaRun(Dtype dtype) {
   RunConfig run = SmallRun(dtype);
   run.model = {.family = ModelFamily::kLlama, .num_layers = 3, .d_model = 24, .num_heads = 6};
@@ -157,6 +178,11 @@ std::vector<std::vector<float>> Masters(const ModelSpec& model, Dtype wire) {
         if (wire == Dtype::kBf16) out[i] = ToFloat(ToBf16(out[i]));
         if (wire == Dtype::kF16) out[i] = ToFloat(ToFp16(out[i]));
       }
+    }
+    if (blob.is_quantized) {
+      std::vector<std::byte> wire_form(static_cast<size_t>(blob.wire_bytes(wire)));
+      EncodeMxInt8(values, 0, blob.num_elems, wire_form.data());
+      DecodeMxInt8(wire_form.data(), 0, blob.num_elems, absl::MakeSpan(values));
     }
     masters.push_back(std::move(values));
   }

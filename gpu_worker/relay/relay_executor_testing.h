@@ -51,6 +51,9 @@ RunConfig SmallLlama(Dtype dtype);
 // Which ends the way back early, splits layers, or leaves the head alone to train.
 std::vector<RunConfig> FrozenRuns(Dtype dtype);
 
+// With quantized matrices.
+std::vector<RunConfig> QuantizedRuns(Dtype dtype);
+
 RunConfig LlamaRun(Dtype dtype);
 
 RunConfig BertRun(Dtype dtype);
@@ -88,15 +91,15 @@ class SharedPlace {
 class InPlaceTransport : public Transport {
  public:
   InPlaceTransport(const ModelSpec* model, Dtype wire, InProcessTransport* inner)
-      : model_(*model), elem_bytes_(SizeOf(wire)), inner_(*inner) {
-    for (const BlobSpec& blob : model->blobs) places_.emplace_back(blob.num_elems * elem_bytes_);
+      : model_(*model), wire_(wire), inner_(*inner) {
+    for (const BlobSpec& blob : model->blobs) places_.emplace_back(blob.wire_bytes(wire));
   }
   const std::byte* InPlace(BlobId blob, Version) const override { return Place(blob).read().data(); }
   absl::StatusOr<PullTiming> Await(BlobId blob, Version version, ChunkRange chunks) override {
     const BlobSpec& spec = model_.blob(blob);
     return inner_.Pull(blob, version, chunks,
-                       Place(blob).written().subspan(static_cast<size_t>(spec.part_first_elem(chunks) * elem_bytes_),
-                                                     static_cast<size_t>(spec.part_elems(chunks) * elem_bytes_)));
+                       Place(blob).written().subspan(static_cast<size_t>(spec.part_first_byte(chunks, wire_)),
+                                                     static_cast<size_t>(spec.part_bytes(chunks, wire_))));
   }
   absl::StatusOr<PullTiming> Pull(BlobId blob, Version version, ChunkRange chunks,
                                   absl::Span<std::byte> destination) override {
@@ -126,7 +129,7 @@ class InPlaceTransport : public Transport {
   const SharedPlace& Place(BlobId blob) const { return places_[static_cast<size_t>(blob.value())]; }
 
   const ModelSpec& model_;
-  const int64_t elem_bytes_;
+  const Dtype wire_;
   InProcessTransport& inner_;
   std::deque<SharedPlace> places_, outbox_;
   int foreign_pushes_ = 0;

@@ -1,5 +1,6 @@
 #include "gpu_worker/relay/weight_puller.h"
 
+#include <algorithm>
 #include <chrono>
 #include <utility>
 
@@ -12,13 +13,7 @@ namespace eps::worker {
 
 WeightPuller::WeightPuller(const ModelSpec& model, Device& device, Transport& transport, const ArenaMap& arena,
                            Dtype wire, PullClock& clock)
-    : model_(model),
-      device_(device),
-      transport_(transport),
-      arena_(arena),
-      elem_bytes_(SizeOf(wire)),
-      wire_(wire),
-      clock_(clock) {}
+    : model_(model), device_(device), transport_(transport), arena_(arena), wire_(wire), clock_(clock) {}
 
 absl::StatusOr<PassWeights> WeightPuller::Find(Version version) {
   const bool direct = device_.properties().host_addressable;
@@ -28,7 +23,9 @@ absl::StatusOr<PassWeights> WeightPuller::Find(Version version) {
   }
   if (direct) return PassWeights{version, WeightSource::kPulled};
   if (staging_.bytes.empty()) {
-    EPS_ASSIGN_OR_RETURN(staging_, device_.NewHostMemory(model_.max_layer_elems() * elem_bytes_));
+    int64_t most_bytes = 0;
+    for (const LayerSpec& layer : model_.layers) most_bytes = std::max(most_bytes, model_.wire_bytes(layer, wire_));
+    EPS_ASSIGN_OR_RETURN(staging_, device_.NewHostMemory(most_bytes));
   }
   return PassWeights{version, WeightSource::kStaged};
 }
@@ -105,25 +102,25 @@ std::vector<WeightPuller::Part> WeightPuller::PartsOf(LayerId layer, const PassC
   std::vector<Part> parts;
   if (pass.group != nullptr && !pass.weights.in_place()) {
     for (const GroupParts::Piece& piece : pass.group->WeightPiecesOf(layer, pass.group->rank())) {
-      parts.push_back({piece.use.blob, piece.chunks, piece.slot_elem, piece.num_elems});
+      parts.push_back({piece.use.blob, piece.chunks, pass.group->BytesOf(piece, wire_)});
     }
     return parts;
   }
   for (const BlobUse& use : model_.layer(layer).blobs) {
     const BlobSpec& blob = model_.blob(use.blob);
-    parts.push_back({use.blob, blob.all_chunks(), use.offset_elems, blob.num_elems});
+    parts.push_back({use.blob, blob.all_chunks(), {ModelSpec::first_wire_byte(use, wire_), blob.wire_bytes(wire_)}});
   }
   return parts;
 }
 
 absl::Span<const std::byte> WeightPuller::WithDaemon(const PassContext& pass, const Part& part) const {
   const BlobSpec& blob = model_.blob(part.blob);
-  return absl::MakeConstSpan(pass.weights.address(part.blob) + blob.part_first_elem(part.chunks) * elem_bytes_,
-                             static_cast<size_t>(blob.part_elems(part.chunks) * elem_bytes_));
+  return absl::MakeConstSpan(pass.weights.address(part.blob) + blob.part_first_byte(part.chunks, wire_),
+                             static_cast<size_t>(blob.part_bytes(part.chunks, wire_)));
 }
 
 absl::Span<std::byte> WeightPuller::Within(std::byte* slot, const Part& part) const {
-  return absl::MakeSpan(slot + part.slot_elem * elem_bytes_, static_cast<size_t>(part.num_elems * elem_bytes_));
+  return absl::MakeSpan(slot + part.in_slot.first, static_cast<size_t>(part.in_slot.count));
 }
 
 std::vector<const std::byte*> WeightPuller::InPlace(Version version) const {

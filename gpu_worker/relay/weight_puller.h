@@ -49,7 +49,7 @@ class WeightPuller {
   struct Part {
     BlobId blob;
     ChunkRange chunks;
-    int64_t slot_elem = 0, num_elems = 0;
+    GroupParts::SlotBytes in_slot;
   };
   // What this worker pulls of a layer: all of it, or its part in a group.
   std::vector<Part> PartsOf(LayerId layer, const PassContext& pass) const;
@@ -72,7 +72,6 @@ class WeightPuller {
   Device& device_;
   Transport& transport_;
   const ArenaMap& arena_;
-  const int64_t elem_bytes_;
   const Dtype wire_;
   PullClock& clock_;
 

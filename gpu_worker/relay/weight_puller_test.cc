@@ -14,6 +14,7 @@
 #include "absl/types/span.h"
 #include "common/base/ids.h"
 #include "common/model/model_spec.h"
+#include "common/numeric/mx_int8.h"
 #include "common/schedule/chunk_range.h"
 #include "common/schedule/vnode_batch.h"
 #include "common/tensor/dtype.h"
@@ -72,7 +73,7 @@ class PullTransport : public Transport {
                                   absl::Span<std::byte> destination) override {
     calls_.push_back(absl::StrCat("pull ", model_.blob(blob).name, " v", version.value(), ", ", DebugString(chunks)));
     if (!error_.ok()) return error_;
-    EXPECT_EQ(static_cast<int64_t>(destination.size()), model_.blob(blob).part_elems(chunks) * 4);
+    EXPECT_EQ(static_cast<int64_t>(destination.size()), model_.blob(blob).part_bytes(chunks, Dtype::kF32));
     std::fill(destination.begin(), destination.end(), std::byte(blob.value()));
     return PullTiming();
   }
@@ -90,9 +91,15 @@ class PullTransport : public Transport {
 class WeightPullerTest : public ::testing::Test {
  protected:
   // A block of four chunks; wte, wpe and ln_f beside it.
-  void Start(bool own_memory, bool in_place, std::vector<std::string> freeze = {}) {
-    model_ = *BuildModel(
-        {.num_layers = 1, .d_model = 256, .num_heads = 2, .context = 16, .vocab = 100, .freeze = std::move(freeze)});
+  void Start(bool own_memory, bool in_place, std::vector<std::string> freeze = {},
+             FrozenForm form = FrozenForm::kWire) {
+    model_ = *BuildModel({.num_layers = 1,
+                          .d_model = 256,
+                          .num_heads = 2,
+                          .context = 16,
+                          .vocab = 100,
+                          .freeze = std::move(freeze),
+                          .frozen_form = form});
     const int64_t slot_bytes = model_.max_layer_elems() * 4;
     device_ = NewCpuDevice({.arena_bytes = slot_bytes}).value();
     if (own_memory) device_ = std::make_unique<DeviceWithMemoryOfItsOwn>(std::move(device_));
@@ -195,6 +202,36 @@ TEST_F(WeightPullerTest, AMemberOfAGroupGetsItsPartAndExchangesTheRest) {
   run(/*own_memory=*/false, /*in_place=*/false);
   run(/*own_memory=*/true, /*in_place=*/false);
   run(/*own_memory=*/true, /*in_place=*/true);
+}
+
+// It lies last in the slot, in its own bytes.
+TEST_F(WeightPullerTest, AQuantizedBlobIsPulledAsItIsWholeOrAMembersPart) {
+  for (const bool own_memory : {false, true}) {
+    for (const bool in_place : {false, true}) {
+      if (in_place && !own_memory) continue;  // read there
+      for (const bool is_member : {false, true}) {
+        SCOPED_TRACE(absl::StrCat(own_memory, in_place, is_member));
+        group_ = FakeGroup();
+        pass_.group = nullptr;
+        Start(own_memory, in_place, {"transformer.h.0.mlp.*"}, FrozenForm::kMxInt8);
+        if (is_member) FormGroup();
+        ASSERT_EQ(block().size(), 3u);
+        const BlobUse& use = block()[2];
+        const BlobSpec& blob = model_.blob(use.blob);
+        ASSERT_TRUE(blob.is_quantized && blob.num_chunks() == 2);
+        ASSERT_OK(Pull(kBlock));
+        const std::byte* const begin = arena_.weights[0] + use.offset_elems * 4;
+        const int64_t own = is_member ? MxInt8Bytes(kMxRunElems) : 0, end = MxInt8Bytes(blob.num_elems);
+        const auto bytes = [&](int64_t first, int64_t count) {
+          return absl::MakeConstSpan(begin + first, static_cast<size_t>(count));
+        };
+        EXPECT_TRUE(IsFullOf(bytes(0, own), kUntouched));
+        EXPECT_TRUE(IsFullOf(bytes(own, end - own), std::byte(blob.id.value())));
+        EXPECT_TRUE(IsFullOf(bytes(end, 64), kUntouched));
+        EXPECT_EQ(group_.pulls(), is_member ? 1 : 0);
+      }
+    }
+  }
 }
 
 TEST_F(WeightPullerTest, NothingIsComputedWithWhatAnExchangeThatWasCutShortLeft) {

@@ -20,6 +20,18 @@ absl::Status Wrong(absl::string_view field, absl::string_view found, absl::strin
   return absl::DataLossError(absl::StrCat(field, ": the daemon sent ", found, ", want ", wanted));
 }
 
+absl::string_view NameOf(ChunkKind kind) {
+  switch (kind) {
+    case ChunkKind::kWeights:
+      return "weights";
+    case ChunkKind::kGradient:
+      return "gradient";
+    case ChunkKind::kQuantizedWeights:
+      return "weights in MXINT8";
+  }
+  return "";
+}
+
 template <typename T>
 absl::Status Expect(absl::string_view field, const T& found, const T& wanted) {
   return found == wanted ? absl::OkStatus() : Wrong(field, absl::StrCat(found), absl::StrCat(wanted));
@@ -27,8 +39,7 @@ absl::Status Expect(absl::string_view field, const T& found, const T& wanted) {
 
 }  // namespace
 
-GrpcPull::GrpcPull(grpc::GenericStub& stub, uint64_t incarnation, Dtype dtype)
-    : incarnation_(incarnation), dtype_(dtype) {
+GrpcPull::GrpcPull(grpc::GenericStub& stub, uint64_t incarnation, Dtype wire) : incarnation_(incarnation), wire_(wire) {
   stub.PrepareBidiStreamingCall(&context_, kPullMethod, grpc::StubOptions(), this);
   AddHold();
   StartCall();
@@ -127,7 +138,8 @@ void GrpcPull::OnReadDone(bool ok) {
   if (absl::Status status = Check(*header, chunk); !status.ok()) return EndReading(std::move(status));
   const bool last = chunk + 1 == request_.chunks.end();
   if (!last) StartRead(&incoming_);  // another thread may take the next chunk while this one is copied
-  const int64_t offset_bytes = (chunk - request_.chunks.first) * kChunkElems * SizeOf(dtype_);
+  const ChunkRange before = {.first = request_.chunks.first, .count = chunk - request_.chunks.first};
+  const int64_t offset_bytes = request_.blob->part_bytes(before, wire_);
   message->CopyPayload(request_.destination.subspan(static_cast<size_t>(offset_bytes), header->payload_bytes));
   bool drop_hold = false;
   {
@@ -149,9 +161,11 @@ double GrpcPull::VersionWaitSeconds(const ChunkHeader& first) const {
 }
 
 absl::Status GrpcPull::Check(const ChunkHeader& header, int64_t chunk) const {
-  if (header.kind != ChunkKind::kWeights) return Wrong("kind", "gradient", "weights");
-  if (header.dtype != dtype_) {
-    return Wrong("dtype", DtypeName(header.dtype), DtypeName(dtype_));
+  if (header.kind != PulledKind(*request_.blob)) {
+    return Wrong("kind", NameOf(header.kind), NameOf(PulledKind(*request_.blob)));
+  }
+  if (const Dtype dtype = PulledDtype(*request_.blob, wire_); header.dtype != dtype) {
+    return Wrong("dtype", DtypeName(header.dtype), DtypeName(dtype));
   }
   if (header.incarnation != incarnation_) return absl::AbortedError("the daemon was restarted");
   EPS_RETURN_IF_ERROR(Expect("blob", header.blob.value(), request_.blob->id.value()));
@@ -160,7 +174,7 @@ absl::Status GrpcPull::Check(const ChunkHeader& header, int64_t chunk) const {
   if (chunk != request_.chunks.first) {
     EPS_RETURN_IF_ERROR(Expect("version_wait_micros", header.version_wait_micros, int64_t{0}));
   }
-  return Expect("payload_bytes", int64_t{header.payload_bytes}, request_.blob->chunk_elems(chunk) * SizeOf(dtype_));
+  return Expect("payload_bytes", int64_t{header.payload_bytes}, request_.blob->chunk_bytes(chunk, wire_));
 }
 
 void GrpcPull::OnDone(const grpc::Status& status) {

@@ -63,7 +63,7 @@ class GrpcPull final : private grpc::ClientBidiReactor<grpc::ByteBuffer, grpc::B
 
   // Fixed after construction.
   const uint64_t incarnation_;
-  const Dtype dtype_;
+  const Dtype wire_;
   grpc::ClientContext context_;
   // Fixed from Start to the end of Wait.
   Request request_;

@@ -45,20 +45,20 @@ class GrpcTransport final : public Transport {
   absl::StatusOr<PullTiming> Pull(BlobId blob, Version version, ChunkRange chunks,
                                   absl::Span<std::byte> destination) override {
     const BlobSpec& spec = options_.model->blob(blob);
-    const int64_t elem_bytes = SizeOf(options_.wire_dtype);
-    EPS_CHECK(!chunks.empty() && static_cast<int64_t>(destination.size()) == spec.part_elems(chunks) * elem_bytes);
+    const Dtype wire = options_.wire_dtype;
+    EPS_CHECK(!chunks.empty() && static_cast<int64_t>(destination.size()) == spec.part_bytes(chunks, wire));
     // Contiguous ranges, one for each connection, as long as there is a chunk for each.
     const int num_ranges = static_cast<int>(std::min(static_cast<int64_t>(stubs_.size()), chunks.count));
     EPS_ASSIGN_OR_RETURN(const std::vector<GrpcPull*> streams, PullStreams());
     for (int i = 0; i < num_ranges; ++i) {
       const ChunkRange within = PartOf(chunks.count, i, num_ranges);
       const ChunkRange range = {.first = chunks.first + within.first, .count = within.count};
-      streams[i]->Start(
-          {.blob = &spec,
-           .version = version,
-           .chunks = range,
-           .destination = destination.subspan(static_cast<size_t>(within.first * kChunkElems * elem_bytes),
-                                              static_cast<size_t>(spec.part_elems(range) * elem_bytes))});
+      const ChunkRange before = {.first = chunks.first, .count = within.first};
+      streams[i]->Start({.blob = &spec,
+                         .version = version,
+                         .chunks = range,
+                         .destination = destination.subspan(static_cast<size_t>(spec.part_bytes(before, wire)),
+                                                            static_cast<size_t>(spec.part_bytes(range, wire)))});
     }
     absl::StatusOr<PullTiming> timing = PullTiming();
     for (int i = 0; i < num_ranges; ++i) {

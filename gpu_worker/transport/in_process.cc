@@ -8,13 +8,18 @@
 #include "common/base/status_macros.h"
 #include "common/numeric/bf16.h"
 #include "common/numeric/fp16.h"
+#include "common/numeric/mx_int8.h"
 #include "common/tensor/to_floats.h"
 
 namespace eps::worker {
 namespace {
 
-std::vector<std::byte> ToWire(absl::Span<const float> values, Dtype wire) {
-  std::vector<std::byte> bytes(values.size() * static_cast<size_t>(SizeOf(wire)));
+std::vector<std::byte> ToWire(const BlobSpec& blob, absl::Span<const float> values, Dtype wire) {
+  std::vector<std::byte> bytes(static_cast<size_t>(blob.wire_bytes(wire)));
+  if (blob.is_quantized) {
+    EncodeMxInt8(values, 0, blob.num_elems, bytes.data());
+    return bytes;
+  }
   if (wire == Dtype::kF32) {
     std::memcpy(bytes.data(), values.data(), bytes.size());
     return bytes;
@@ -36,7 +41,7 @@ InProcessStore::InProcessStore(const ModelSpec* model, int num_vnodes, Dtype wir
     : model_(*model), num_vnodes_(num_vnodes), wire_(wire) {}
 
 void InProcessStore::Publish(BlobId blob, Version version, absl::Span<const float> master) {
-  std::vector<std::byte> wire = ToWire(master, wire_);
+  std::vector<std::byte> wire = ToWire(model_.blob(blob), master, wire_);
   MutexLock lock(mu_);
   versions_[{blob.value(), version.value()}] = std::move(wire);
   changed_.NotifyAll();
@@ -208,13 +213,12 @@ absl::StatusOr<PullTiming> InProcessTransport::Pull(BlobId blob, Version version
     ++store_.num_pulls_;
   }
   timing.version_wait_seconds = SecondsSince(asked);
-  const int64_t elem_bytes = SizeOf(store_.wire_);
-  const size_t want_bytes = static_cast<size_t>(spec.part_elems(chunks) * elem_bytes);
+  const size_t want_bytes = static_cast<size_t>(spec.part_bytes(chunks, store_.wire_));
   if (destination.size() != want_bytes) {
     return absl::InvalidArgumentError(
         absl::StrCat("destination: room for ", destination.size(), " bytes, want ", want_bytes));
   }
-  std::memcpy(destination.data(), wire.data() + spec.part_first_elem(chunks) * elem_bytes, destination.size());
+  std::memcpy(destination.data(), wire.data() + spec.part_first_byte(chunks, store_.wire_), destination.size());
   return timing;
 }
 

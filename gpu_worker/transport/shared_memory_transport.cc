@@ -93,11 +93,10 @@ class SharedMemoryTransport final : public Transport {
   absl::StatusOr<PullTiming> Pull(BlobId blob, Version version, ChunkRange chunks,
                                   absl::Span<std::byte> destination) override {
     const BlobSpec& spec = options_.model->blob(blob);
-    const int64_t elem_bytes = SizeOf(options_.wire_dtype);
-    EPS_CHECK(!chunks.empty() && static_cast<int64_t>(destination.size()) == spec.part_elems(chunks) * elem_bytes);
+    const Dtype wire = options_.wire_dtype;
+    EPS_CHECK(!chunks.empty() && static_cast<int64_t>(destination.size()) == spec.part_bytes(chunks, wire));
     EPS_ASSIGN_OR_RETURN(const PullTiming timing, Await(blob, version, chunks));
-    StreamCopy(destination.data(), InPlace(blob, version) + spec.part_first_elem(chunks) * elem_bytes,
-               destination.size());
+    StreamCopy(destination.data(), InPlace(blob, version) + spec.part_first_byte(chunks, wire), destination.size());
     return timing;
   }
 

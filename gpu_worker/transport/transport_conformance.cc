@@ -105,7 +105,7 @@ absl::StatusOr<std::vector<std::byte>> TransportConformanceTest::PullPart(Transp
   // What lies around the destination stays as it is.
   constexpr size_t kAround = 256;
   const std::vector<std::byte> around(kAround, std::byte{0xcd});
-  const size_t num_bytes = static_cast<size_t>(model_.blob(blob).part_elems(chunks) * SizeOf(dtype_));
+  const size_t num_bytes = static_cast<size_t>(model_.blob(blob).part_bytes(chunks, dtype_));
   std::vector<std::byte> memory(num_bytes + 2 * kAround, std::byte{0xcd});
   std::fill_n(memory.begin() + kAround, num_bytes, std::byte{0xab});
   const auto begin = std::chrono::steady_clock::now();

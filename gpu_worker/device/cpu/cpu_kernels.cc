@@ -222,6 +222,12 @@ void CpuKernels::Widen(const WidenArgs& args) {
   });
 }
 
+void CpuKernels::Dequantize(const DequantizeArgs& args) {
+  compute_.Launch([this, args] {
+    ForRanges(args.n, kLongTileElems, [&](int64_t begin, int64_t end, float*) { DequantizeElems(args, begin, end); });
+  });
+}
+
 void CpuKernels::FinishLeaf(const FinishLeafArgs& args) {
   compute_.Launch([this, args] {
     std::atomic<bool> finite{true};

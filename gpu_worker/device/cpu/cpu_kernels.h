@@ -37,6 +37,7 @@ class CpuKernels : public Kernels {
   void SoftmaxChunkBackward(const SoftmaxChunkBackwardArgs& args) override;
   void Loss(const LossArgs& args) override;
   void Widen(const WidenArgs& args) override;
+  void Dequantize(const DequantizeArgs& args) override;
   void FinishLeaf(const FinishLeafArgs& args) override;
   void AddGradient(const AddGradientArgs& args) override;
   void EmitGradient(const EmitGradientArgs& args) override;

@@ -7,6 +7,7 @@
 
 #include "common/numeric/bf16.h"
 #include "common/numeric/fp16.h"
+#include "common/numeric/mx_int8.h"
 #include "common/tensor/dtype.h"
 #include "gpu_worker/device/cpu/vector_targets.h"
 
@@ -169,6 +170,23 @@ void WidenImpl(const WidenArgs& args, int64_t begin, int64_t end) {
   widen(src, static_cast<float*>(args.dst), begin, end);
 }
 
+void DequantizeImpl(const DequantizeArgs& args, int64_t begin, int64_t end) {
+  const DF d;
+  const hn::Rebind<int8_t, DF> d8;
+  const hn::RebindToSigned<DF> d32;
+  static_assert(kMxBlockElems % kVecLanes == 0);
+  const auto* src = static_cast<const int8_t*>(args.src);
+  float* dst = static_cast<float*>(args.dst);
+  for (int64_t block = begin; block < end; block += kMxBlockElems) {
+    const MxInt8Place at = MxInt8Place::Of(block, args.n);
+    const VF unit = hn::Set(d, MxInt8Unit(static_cast<uint8_t>(src[at.exponent])));
+    for (int64_t i = 0; i < kMxBlockElems; i += kVecLanes) {
+      const auto codes = hn::PromoteTo(d32, hn::LoadU(d8, src + at.codes + i));
+      hn::StoreU(hn::Mul(hn::ConvertTo(d, codes), unit), d, dst + block + i);
+    }
+  }
+}
+
 // put(v, i, left): what becomes of elements from i on.
 template <typename Put>
 HWY_INLINE bool FinishLeafWith(const FinishLeafArgs& args, int64_t begin, int64_t end, const Put& put) {
@@ -326,6 +344,7 @@ HWY_EXPORT(SwigluImpl);
 HWY_EXPORT(SwigluBackwardImpl);
 HWY_EXPORT(DropoutImpl);
 HWY_EXPORT(WidenImpl);
+HWY_EXPORT(DequantizeImpl);
 HWY_EXPORT(FinishLeafImpl);
 HWY_EXPORT(AddGradientImpl);
 HWY_EXPORT(EmitImpl);
@@ -356,6 +375,9 @@ void WidenElems(const WidenArgs& args, int64_t begin, int64_t end) {
     std::memcpy(static_cast<float*>(args.dst) + begin, static_cast<const float*>(args.src) + begin,
                 static_cast<size_t>(end - begin) * sizeof(float));
   }
+}
+void DequantizeElems(const DequantizeArgs& args, int64_t begin, int64_t end) {
+  HWY_DYNAMIC_DISPATCH(DequantizeImpl)(args, begin, end);
 }
 bool FinishLeafElems(const FinishLeafArgs& args, int64_t begin, int64_t end) {
   return HWY_DYNAMIC_DISPATCH(FinishLeafImpl)(args, begin, end);

@@ -17,6 +17,7 @@ void SwigluBackwardElems(const SwigluBackwardArgs& args, int64_t begin, int64_t 
 // scratch: a computing thread's. x may be y.
 void DropoutElems(const DropoutPlan& dropout, const float* x, float* y, int64_t begin, int64_t end, float* scratch);
 void WidenElems(const WidenArgs& args, int64_t begin, int64_t end);
+void DequantizeElems(const DequantizeArgs& args, int64_t begin, int64_t end);
 // Returns whether all were finite, looked at before rounding.
 bool FinishLeafElems(const FinishLeafArgs& args, int64_t begin, int64_t end);
 void AddGradientElems(const AddGradientArgs& args, int64_t begin, int64_t end);

@@ -157,6 +157,7 @@ void CudaKernels::SoftmaxChunkBackward(const SoftmaxChunkBackwardArgs& args) {
 }
 void CudaKernels::Loss(const LossArgs& args) { cuda::Loss(queue_, args); }
 void CudaKernels::Widen(const WidenArgs& args) { cuda::Widen(queue_, act_, args); }
+void CudaKernels::Dequantize(const DequantizeArgs& args) { cuda::Dequantize(queue_, act_, args); }
 void CudaKernels::FinishLeaf(const FinishLeafArgs& args) { cuda::FinishLeaf(queue_, args); }
 void CudaKernels::AddGradient(const AddGradientArgs& args) { cuda::AddGradient(queue_, args); }
 void CudaKernels::EmitGradient(const EmitGradientArgs& args) { cuda::EmitGradient(queue_, args); }

@@ -55,6 +55,7 @@ class CudaKernels : public Kernels {
   void SoftmaxChunkBackward(const SoftmaxChunkBackwardArgs& args) override;
   void Loss(const LossArgs& args) override;
   void Widen(const WidenArgs& args) override;
+  void Dequantize(const DequantizeArgs& args) override;
   void FinishLeaf(const FinishLeafArgs& args) override;
   void AddGradient(const AddGradientArgs& args) override;
   void EmitGradient(const EmitGradientArgs& args) override;

@@ -7,6 +7,7 @@
 #include <type_traits>
 
 #include "common/numeric/bf16.h"
+#include "common/numeric/mx_int8.h"
 #include "common/tensor/dtype.h"
 #include "gpu_worker/device/cuda/act_dispatch.h"
 #include "gpu_worker/device/cuda/cuda_kernel_sizes.h"
@@ -240,6 +241,22 @@ __global__ void WidenKernel(int64_t n, const From* src, To* dst) {
   const int64_t at = PackStart();
   float v[kPack];
   LoadPack<true>(src, at, n, v);
+  StorePack<true>(v, dst, at, n);
+}
+
+// A pack lies in one block, and a block in one run.
+template <typename To>
+__global__ void DequantizeKernel(int64_t n, const uint8_t* src, To* dst) {
+  static_assert(kMxBlockElems % kPack == 0 && kPack == sizeof(uint64_t));
+  const int64_t at = PackStart();
+  if (at >= n) return;
+  const int64_t run = at / kMxRunElems, within = at % kMxRunElems, left = n - run * kMxRunElems;
+  const uint8_t* from = src + run * MxInt8Bytes(kMxRunElems);
+  const uint64_t codes = *reinterpret_cast<const uint64_t*>(from + within);
+  const float unit = MxInt8Unit(from[(left < kMxRunElems ? left : kMxRunElems) + within / kMxBlockElems]);
+  float v[kPack];
+  EPS_UNROLL
+  for (int i = 0; i < kPack; ++i) v[i] = static_cast<float>(static_cast<int8_t>(codes >> (8 * i))) * unit;
   StorePack<true>(v, dst, at, n);
 }
 
@@ -519,6 +536,14 @@ void Widen(KernelQueue& queue, Dtype act, const WidenArgs& args) {
       Launch(queue, "Widen", ElementShape(args.n), &WidenKernel<From, To>, args.n, static_cast<const From*>(args.src),
              static_cast<To*>(args.dst));
     });
+  });
+}
+
+void Dequantize(KernelQueue& queue, Dtype act, const DequantizeArgs& args) {
+  ForAct(act, [&](auto to) {
+    using To = typename decltype(to)::type;
+    Launch(queue, "Dequantize", ElementShape(args.n), &DequantizeKernel<To>, args.n,
+           static_cast<const uint8_t*>(args.src), static_cast<To*>(args.dst));
   });
 }
 

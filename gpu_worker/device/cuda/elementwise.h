@@ -41,6 +41,7 @@ inline constexpr int64_t kCopyWordBytes = 4;
 // To be launched before what has dropout.
 KernelCall SetDropoutKeys(const DropoutKeyPack& keys, PhiloxKey* out);
 void Widen(KernelQueue& queue, Dtype act, const WidenArgs& args);
+void Dequantize(KernelQueue& queue, Dtype act, const DequantizeArgs& args);
 void FinishLeaf(KernelQueue& queue, const FinishLeafArgs& args);
 void AddGradient(KernelQueue& queue, const AddGradientArgs& args);
 void EmitGradient(KernelQueue& queue, const EmitGradientArgs& args);

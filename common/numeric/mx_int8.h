@@ -1,0 +1,89 @@
+#ifndef EPS_COMMON_NUMERIC_MX_INT8_H_
+#define EPS_COMMON_NUMERIC_MX_INT8_H_
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+
+#include "absl/types/span.h"
+
+// Weights in 8.25 bits: MXINT8 of the OCP Microscaling Formats (MX) specification, version 1.0 (Rouhani et al.,
+// arXiv:2310.10537). 32 elements in a row share a power of two, an E8M0 exponent; each is a signed integer of 8 bits, of
+// which 1/64 is that power of two's. docs/formats.md has the bytes.
+//
+// A value is an integer of at most 127 times a power of two, so that bf16 holds each exactly, and what was decoded, as fp32
+// or bf16, encodes to the very bytes that it came from: a checkpoint may hold either form. Of a block's largest value the
+// spacing is between 1/64 and 1/128; so no value is off by more than that over two, but for one that would round to 128 of
+// these units, which becomes 127.
+namespace eps {
+
+inline constexpr int64_t kMxBlockElems = 32;
+// Of an array the codes of so many elements lie together, one byte each, and behind them their exponents, one byte a block;
+// then those of the next elements. The last ones may be fewer: a multiple of kMxBlockElems.
+inline constexpr int64_t kMxRunElems = 262144;
+
+// Of whole runs, and of the last one.
+constexpr int64_t MxInt8Bytes(int64_t num_elems) { return num_elems + num_elems / kMxBlockElems; }
+
+// What an element of `exponent` 's block is multiplied by. An exponent below 7 is a block of zeros: no value is denormal.
+constexpr float MxInt8Unit(uint8_t exponent) {
+  return std::bit_cast<float>((std::max(uint32_t{exponent}, 6u) - 6) << 23);
+}
+constexpr float FromMxInt8(int8_t code, uint8_t exponent) { return static_cast<float>(code) * MxInt8Unit(exponent); }
+
+// Of a block whose largest value, without its sign, has these bits of fp32. It is finite.
+constexpr uint8_t MxInt8Exponent(uint32_t max_bits) {
+  const uint32_t exponent = max_bits >> 23;
+  return static_cast<uint8_t>(exponent < 7 ? 0 : exponent);
+}
+
+// The codes and the exponent of one block within an array.
+struct MxInt8Place {
+  int64_t codes = 0, exponent = 0;  // bytes from the array's start on
+
+  // Of the block that element `elem`, a multiple of kMxBlockElems, begins.
+  static constexpr MxInt8Place Of(int64_t elem, int64_t num_elems) {
+    const int64_t run = elem / kMxRunElems * kMxRunElems, within = elem - run;
+    const int64_t base = MxInt8Bytes(run);
+    return {.codes = base + within, .exponent = base + std::min(kMxRunElems, num_elems - run) + within / kMxBlockElems};
+  }
+};
+
+// Of an array of `num_elems`, writes those from `first_elem`, a multiple of kMxBlockElems, on, to nearest, ties to even. What
+// the last block lacks of values is zero. Values are finite.
+inline void EncodeMxInt8(absl::Span<const float> values, int64_t first_elem, int64_t num_elems, std::byte* array) {
+  for (; !values.empty(); first_elem += kMxBlockElems) {
+    const absl::Span<const float> block = values.first(std::min<size_t>(values.size(), kMxBlockElems));
+    values.remove_prefix(block.size());
+    uint32_t max_bits = 0;
+    for (const float value : block) max_bits = std::max(max_bits, std::bit_cast<uint32_t>(value) & 0x7FFFFFFFu);
+    const uint8_t exponent = MxInt8Exponent(max_bits);
+    // 1 over the unit, which no exponent that is not 0 takes out of the normal numbers.
+    const float scale = exponent == 0 ? 0 : std::bit_cast<float>((260u - exponent) << 23);
+    const MxInt8Place at = MxInt8Place::Of(first_elem, num_elems);
+    for (int64_t i = 0; i < kMxBlockElems; ++i) {
+      const float value = static_cast<size_t>(i) < block.size() ? block[static_cast<size_t>(i)] : 0;
+      const float code = std::clamp(std::nearbyint(value * scale), -127.0f, 127.0f);
+      array[at.codes + i] = static_cast<std::byte>(static_cast<int8_t>(code));
+    }
+    array[at.exponent] = static_cast<std::byte>(exponent);
+  }
+}
+
+// Reads elements [first_elem, first_elem + values.size()), any, of an array of `num_elems`.
+inline void DecodeMxInt8(const std::byte* array, int64_t first_elem, int64_t num_elems, absl::Span<float> values) {
+  for (size_t i = 0; i < values.size();) {
+    const int64_t elem = first_elem + static_cast<int64_t>(i), within = elem % kMxBlockElems;
+    const MxInt8Place at = MxInt8Place::Of(elem - within, num_elems);
+    const float unit = MxInt8Unit(static_cast<uint8_t>(array[at.exponent]));
+    for (int64_t k = within; k < kMxBlockElems && i < values.size(); ++k, ++i) {
+      values[i] = static_cast<float>(static_cast<int8_t>(array[at.codes + k])) * unit;
+    }
+  }
+}
+
+}  // namespace eps
+
+#endif  // EPS_COMMON_NUMERIC_MX_INT8_H_
