@@ -56,11 +56,12 @@ constexpr std::array<std::pair<const char*, int64_t LayerShape::*>, 8> kSizes = 
     {"V", &LayerShape::V},
 }};
 // 0: the layer has none.
-constexpr std::array<std::pair<const char*, int64_t LayerShape::*>, 3> kOptionalSizes = {{
+constexpr std::array<std::pair<const char*, int64_t LayerShape::*>, 2> kOptionalSizes = {{
     {"classes", &LayerShape::num_classes},
     {"window", &LayerShape::window},
-    {"quantized_elems", &LayerShape::quantized_elems},
 }};
+// A member of a block's shape that has some.
+constexpr char kQuantizedElems[] = "quantized_elems";
 // A member of a shape that has adapters.
 constexpr char kLora[] = "lora";
 constexpr std::array<std::pair<const char*, int64_t LoraShape::*>, 5> kLoraSizes = {{
@@ -100,6 +101,9 @@ Json LayerToJson(const LayerTimes& times) {
   for (const auto& [name, field] : kRates) shape[name] = times.shape.*field;
   shape["wire"] = NameOf(times.shape.wire);
   shape["compute"] = NameOf(times.shape.compute);
+  if (times.kind == LayerKind::kBlock && times.shape.quantized_elems > 0) {
+    shape[kQuantizedElems] = times.shape.quantized_elems;
+  }
   if (times.kind == LayerKind::kBlock && times.shape.lora.rank > 0) {
     for (const auto& [name, field] : kLoraSizes) shape[kLora][name] = times.shape.lora.*field;
     shape[kLora]["dropout"] = times.shape.lora.dropout;
@@ -185,6 +189,9 @@ absl::StatusOr<LayerTimes> LayerFromJson(const Json& json, size_t index) {
   for (const auto& [name, field] : kRates) times.shape.*field = of.Number(*shape, name, 0, 1);
   times.shape.wire = of.ReadDtype(*shape, "wire");
   times.shape.compute = of.ReadDtype(*shape, "compute");
+  if (shape->contains(kQuantizedElems)) {
+    times.shape.quantized_elems = of.Integer(*shape, kQuantizedElems, 0, kMostElems);
+  }
   EPS_RETURN_IF_ERROR(of.status());
   if (!shape->contains(kLora)) return times;
   Reader of_lora(absl::StrCat("layers[", index, "].shape.", kLora, "."));

@@ -25,6 +25,7 @@ TEST(ProfileFileTest, WhatIsWrittenIsRead) {
                                     .out_columns = 9000,
                                     .down_columns = 3000,
                                     .frozen_elems = int64_t{1} << 31};
+    profile.layers[1].shape.quantized_elems = int64_t{1} << 32;
     profile.layers[1].expand_seconds = 0.25;
     ASSERT_OK_AND_ASSIGN(const Profile read, ProfileFromJson(ProfileToJson(profile)));
     EXPECT_EQ(ProfileToJson(read), ProfileToJson(profile));
@@ -35,12 +36,14 @@ TEST(ProfileFileTest, WhatIsWrittenIsRead) {
       EXPECT_EQ(read.layers[1].shape.lora.*field, profile.layers[1].shape.lora.*field);
     }
     EXPECT_EQ(read.layers[1].shape.lora.dropout, 0.05);
+    EXPECT_EQ(read.layers[1].shape.quantized_elems, int64_t{1} << 32);
   }
 }
 
 TEST(ProfileFileTest, AShapeWithoutAdaptersSaysNothingOfThemAndOneWithSaysAll) {
   Profile profile = NominalProfile("cpu");
-  EXPECT_THAT(ProfileToJson(profile), Not(HasSubstr("lora")));                // as profiles of before there were any
+  EXPECT_THAT(ProfileToJson(profile), Not(HasSubstr("lora")));  // as profiles of before there were any
+  EXPECT_THAT(ProfileToJson(profile), Not(HasSubstr("quantized_elems")));
   profile.layers[1].shape.lora = profile.layers[2].shape.lora = {.rank = 4};  // the head has none
   const std::string good = ProfileToJson(profile);
   for (const auto& [from, to, message] : std::vector<std::tuple<std::string, std::string, std::string>>{

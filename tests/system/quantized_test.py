@@ -7,7 +7,7 @@ import numpy as np
 
 import mx_int8
 import safetensors_file
-from eps_run import EPS, SystemTest, latest_checkpoint, long, merged, model_hash, run, summary, train, weight_files
+from eps_run import DEVICE, EPS, SystemTest, latest_checkpoint, long, merged, model_hash, run, summary, train, weight_files
 
 NO_SHAPE = {key: None for key in ("family", "layers", "d_model", "heads", "context", "vocab")}
 LORA = {"rank": 4, "alpha": 8}
@@ -87,7 +87,7 @@ class QuantizedTest(SystemTest):
                         {"model": {"freeze": ["transformer.h.*"], "vocab": 700}, "precision": {"wire": "FP32"}},
                         {"model": {"lora": LORA, "freeze": freeze[-1:]}}):
             spec = self.work.spec(merged(changes, MX))
-            done = run([str(EPS), "verify", "--run", str(spec), "--steps", "2"], timeout=600)
+            done = run([str(EPS), "verify", "--run", str(spec), "--steps", "2", *DEVICE], timeout=600)
             self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
 
     def test_the_plan_says_what_it_saves_and_the_workers_hold_to_it(self):
