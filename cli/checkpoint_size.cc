@@ -4,7 +4,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/byte_size.h"
-#include "common/checkpoint/checkpoint_tensors.h"
 #include "common/spec/moment_format.h"
 #include "common/tensor/dtype.h"
 
@@ -15,7 +14,7 @@ CheckpointSize SizeOfCheckpoints(const ModelSpec& model, const RunConfig& run) {
   const int64_t trainable = model.num_trainable_parameters();
   CheckpointSize size{.trained_bytes = trainable * (SizeOf(Dtype::kF32) + moment_bytes)};
   for (const BlobSpec& blob : model.blobs) {
-    if (blob.frozen) size.frozen_bytes += blob.num_parameters() * SizeOf(FrozenFileDtype(blob, run.precision.wire));
+    if (blob.frozen) size.frozen_bytes += blob.num_parameters() * SizeOf(blob.value_dtype(run.precision.wire));
   }
   return size;
 }

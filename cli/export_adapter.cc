@@ -76,6 +76,10 @@ void Say(const std::string& out, const ModelSpec& model, const AdapterForm& form
     std::printf("  and whole modules, with which vLLM takes no adapter: %s\n", SomeOf(parts.modules_to_save).c_str());
   }
   if (!form.base_model.empty()) std::printf("  goes on top of %s\n", form.base_model.c_str());
+  if (model.has_quantized()) {
+    std::printf(
+        "  trained beside blocks in MXINT8: beside others, give precision.frozen=MXINT8 for the very same values\n");
+  }
   for (const std::string& note : beside.notes) std::printf("  %s\n", note.c_str());
   if (!beside.end_of_answer.empty()) {
     std::printf(

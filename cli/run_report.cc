@@ -216,7 +216,8 @@ std::string StartText(const RunOutline& outline, const StartOptions& options) {
                                             : 0;
   std::string text = absl::StrCat("eps: ", ShortCount(outline.parameters), " parameters, ");
   if (outline.trainable_parameters < outline.parameters) {
-    absl::StrAppend(&text, "of which ", ShortCount(outline.trainable_parameters), " train, ");
+    absl::StrAppend(&text, "of which ", ShortCount(outline.trainable_parameters), " train, ",
+                    outline.is_quantized ? "frozen matrices in MXINT8, " : "");
   }
   absl::StrAppend(&text, FormatByteSize(outline.model_state_bytes), " of state; ", outline.steps, " steps of ",
                   outline.tokens_per_step, " tokens");

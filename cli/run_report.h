@@ -11,6 +11,7 @@ namespace eps::cli {
 struct RunOutline {
   int64_t parameters = 0;
   int64_t trainable_parameters = 0;  // of these
+  bool is_quantized = false;         // ModelSpec::has_quantized
   int64_t model_state_bytes = 0;
   int64_t steps = 0;
   int64_t virtual_nodes = 0;  // of a step

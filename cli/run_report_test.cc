@@ -42,6 +42,9 @@ TEST(RunReportTest, TheStartSaysWhatIsTrainedWithWhatAndWhere) {
   RunOutline of_some = outline;
   of_some.trainable_parameters = 41943;
   EXPECT_THAT(StartText(of_some, {}), HasSubstr("10.8 M parameters, of which 41.9 K train, 143.8 MiB of state; "));
+  of_some.is_quantized = true;
+  EXPECT_THAT(StartText(of_some, {}),
+              HasSubstr("of which 41.9 K train, frozen matrices in MXINT8, 143.8 MiB of state"));
 }
 
 class EndTest : public ::testing::Test {

@@ -23,7 +23,7 @@ std::vector<const BlobSpec*> FrozenBlobs(const ModelSpec& model) {
 void Append(absl::Span<const BlobSpec* const> blobs, Dtype wire, WeightFile& file) {
   for (const BlobSpec* blob : blobs) {
     file.blobs.push_back(blob);
-    const Dtype dtype = blob->frozen ? FrozenFileDtype(*blob, wire) : Dtype::kF32;
+    const Dtype dtype = blob->frozen ? blob->value_dtype(wire) : Dtype::kF32;
     for (const TensorSpec& tensor : blob->tensors) {
       file.entries.push_back({.name = tensor.name, .dtype = std::string(DtypeName(dtype)), .shape = tensor.shape});
       file.tensor_bytes += tensor.num_elems() * SizeOf(dtype);
@@ -45,8 +45,6 @@ absl::Span<const absl::string_view> SummedFiles(WeightLayout layout) {
   if (layout == WeightLayout::kOneFile) return kSummedFiles;
   return kSummedFilesWithFrozen;
 }
-
-Dtype FrozenFileDtype(const BlobSpec& blob, Dtype wire) { return blob.is_quantized ? Dtype::kBf16 : wire; }
 
 std::vector<WeightFile> WeightFiles(const ModelSpec& model, Dtype wire, WeightLayout layout) {
   std::vector<WeightFile> files(layout == WeightLayout::kOneFile ? 1 : 2);

@@ -17,8 +17,9 @@
 namespace eps {
 
 // A file of weights, and the blobs whose tensors it holds: fp32 masters; of what is frozen no more than its wire form
-// (FrozenFileDtype). The order is the model's, frozen ones last and quantized ones the very last: the same model gives the
-// same bytes, and no fp32 tensor starts within 4 bytes because one of 16 bits lies before it, which other readers refuse.
+// (BlobSpec::value_dtype). The order is the model's, frozen ones last and quantized ones the very last: the same model
+// gives the same bytes, and no fp32 tensor starts within 4 bytes because one of 16 bits lies before it, which other
+// readers refuse.
 struct WeightFile {
   absl::string_view name;
   std::vector<const BlobSpec*> blobs;     // of the model, which outlives this
@@ -37,10 +38,6 @@ WeightLayout LayoutOf(const Manifest& manifest);
 
 // Those files of which the manifest has sums: kSummedFiles, or kSummedFilesWithFrozen.
 absl::Span<const absl::string_view> SummedFiles(WeightLayout layout);
-
-// Of a frozen blob's tensors: what they are pulled in, or, of a quantized one, what holds its values exactly and comes to
-// the same bytes again (common/numeric/mx_int8.h). wire: precision.wire
-Dtype FrozenFileDtype(const BlobSpec& blob, Dtype wire);
 
 // wire: precision.wire
 std::vector<WeightFile> WeightFiles(const ModelSpec& model, Dtype wire, WeightLayout layout);

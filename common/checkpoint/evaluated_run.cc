@@ -108,6 +108,23 @@ std::string TensorToTrain(const ModelSpec& model) {
   return smallest->name;
 }
 
+// Whether all was quantized in the run that can be where everything is frozen.
+absl::StatusOr<bool> QuantizesAllMatrices(const ModelConfig& config) {
+  if (config.frozen_form == FrozenForm::kWire) return false;
+  EPS_ASSIGN_OR_RETURN(const ModelSpec was, BuildModel(config));
+  for (const LayerSpec& layer : was.layers) {
+    if (layer.kind != LayerKind::kBlock) continue;
+    for (const BlobUse& use : layer.blobs) {
+      const BlobSpec& blob = was.blob(use.blob);
+      if (blob.is_quantized) continue;
+      for (const TensorSpec& tensor : blob.tensors) {
+        if (tensor.shape.size() >= 2 && tensor.lora == LoraPart::kNone) return false;
+      }
+    }
+  }
+  return true;
+}
+
 // step: that the model is of.
 absl::StatusOr<RunConfig> WithoutSteps(RunConfig run, int64_t step) {
   run.steps = step + 1;  // which is not made
@@ -118,10 +135,13 @@ absl::StatusOr<RunConfig> WithoutSteps(RunConfig run, int64_t step) {
   run.checkpoint = {.last = false};
   run.layer_drop = {};
   run.relay.device_models = DeviceModelRule::kAny;
+  EPS_ASSIGN_OR_RETURN(const bool is_quantized, QuantizesAllMatrices(run.model));
   run.model.freeze.clear();
-  run.model.frozen_form = FrozenForm::kWire;  // which changes no value: what was quantized has 16 bits at most
+  run.model.frozen_form = FrozenForm::kWire;
   EPS_ASSIGN_OR_RETURN(const ModelSpec model, BuildModel(run.model));
   run.model.freeze = {"*", absl::StrCat("!", TensorToTrain(model))};
+  // Else what the run trained of the blocks' matrices would be rounded.
+  if (is_quantized) run.model.frozen_form = FrozenForm::kMxInt8;
   return ParseRunConfig(SerializeRunConfig(run));
 }
 

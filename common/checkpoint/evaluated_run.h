@@ -9,25 +9,26 @@
 
 namespace eps {
 
-// A run that makes no step: it evaluates the model of a checkpoint, or of a Hugging Face folder, and ends (`eps evaluate`,
-// `eps_server --evaluate`).
+// A run that makes no step: it evaluates the model of a checkpoint, or of a Hugging Face folder, and ends (`eps
+// evaluate`, `eps_server --evaluate`).
 struct EvaluatedRun {
   std::string folder;  // what FindCheckpointFolder has found
-  // `evaluation` is on, and due for the version that the folder has: the manifest's step; 0 of a Hugging Face folder, which
-  // is model_from, as in a run that begins with it. Of a checkpoint model_from is "". What training alone needs takes no
-  // memory: a single small tensor trains, as a run must have one.
+  // `evaluation` is on, and due for the version that the folder has: the manifest's step; 0 of a Hugging Face folder,
+  // which is model_from, as in a run that begins with it. Of a checkpoint model_from is "". What training alone needs
+  // takes no memory: a single small tensor trains, as a run must have one.
   RunConfig config;
 };
 
-// The run of a checkpoint as it was trained, with the data that it evaluates, or with evaluation.path where `overrides` give
-// one, which is then read as the run's data is, of several files that one whose form it has. With precision.frozen among
-// them the blocks' matrices are rounded to that form, whatever the run froze; else they are as they are there. Of a Hugging Face folder the
-// run that has that file as its data, with everything else by default; evaluation.path is required. A context of more than
-// kPlannedContext tokens is cut to that there unless told.
+// The run of a checkpoint as it was trained, with the data that it evaluates, or with evaluation.path where `overrides`
+// give one, which is then read as the run's data is, of several files that one whose form it has. With precision.frozen
+// among them the blocks' matrices are rounded to that form, whatever the run froze; else those that the run had so stay
+// so where it had all of them so, as with adapters, and are in the wire's form where it had not, which holds what they
+// are. Of a Hugging Face folder the run that has that file as its data, with everything else by default;
+// evaluation.path is required. A context of more than kPlannedContext tokens is cut to that there unless told.
 //
 // Errors: FindCheckpointFolder's, WithPathsFromHere's, ReadManifest's, WithOverrides', RunConfigOfModel's,
-//         WithKeptTokenizer's · INVALID_ARGUMENT naming the field: nothing says what to evaluate on; the file is of another
-//         form than the run's data; another share than the run has held out; what an evaluation does not go by
+//         WithKeptTokenizer's · INVALID_ARGUMENT naming the field: nothing says what to evaluate on; the file is of
+//         another form than the run's data; another share than the run has held out; what an evaluation does not go by
 absl::StatusOr<EvaluatedRun> FindEvaluatedRun(const std::string& path, const std::vector<FieldOverride>& overrides);
 
 }  // namespace eps

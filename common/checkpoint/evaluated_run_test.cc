@@ -100,6 +100,27 @@ TEST_F(EvaluatedRunTest, AdaptersAreTheModelsAndFrozenAsAllElse) {
   ExpectRefused(dir_.File("out"), {{"model.lora.alpha", "1"}}, {"model.lora.alpha", "leave it out"});
 }
 
+// Unless the run trained some of them.
+TEST_F(EvaluatedRunTest, MatricesThatWereQuantizedStaySo) {
+  const auto form = [this](const std::vector<std::string>& freeze, const std::vector<FieldOverride>& overrides = {}) {
+    RunConfig run = OnHeldOut();
+    run.model.lora = {.rank = 2, .alpha = 4, .targets = {"c_attn"}};
+    run.model.freeze = freeze;
+    run.model.frozen_form = FrozenForm::kMxInt8;
+    return FindEvaluatedRun(Checkpoint(run), overrides).value().config.model.frozen_form;
+  };
+  EXPECT_EQ(form({}), FrozenForm::kMxInt8);
+  EXPECT_EQ(form({"!*.mlp.c_fc.*"}), FrozenForm::kWire);
+  EXPECT_EQ(form({"!*.mlp.c_fc.bias", "!transformer.w*"}), FrozenForm::kMxInt8);
+  EXPECT_EQ(form({}, {{"precision.frozen", "WIRE"}}), FrozenForm::kWire);
+  EXPECT_EQ(form({"!*.mlp.c_fc.*"}, {{"precision.frozen", "MXINT8"}}), FrozenForm::kMxInt8);
+  ExpectRefused(Checkpoint(OnHeldOut()), {{"precision.frozen", "INT4"}},
+                {"precision.frozen: \"INT4\", must be one of"});
+  EXPECT_EQ(
+      FindEvaluatedRun(Checkpoint(OnHeldOut()), {{"precision.frozen", "MXINT8"}}).value().config.model.frozen_form,
+      FrozenForm::kMxInt8);
+}
+
 TEST_F(EvaluatedRunTest, AFileTakesThePlaceOfWhatTheRunEvaluates) {
   Checkpoint(OnHeldOut());
   ASSERT_OK_AND_ASSIGN(const EvaluatedRun found, FindEvaluatedRun(dir_.File("out"), On("/data/other")));

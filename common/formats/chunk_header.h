@@ -42,7 +42,6 @@ enum class ChunkKind : uint8_t { kWeights = 1, kGradient = 2, kQuantizedWeights 
 constexpr ChunkKind PulledKind(const BlobSpec& blob) {
   return blob.is_quantized ? ChunkKind::kQuantizedWeights : ChunkKind::kWeights;
 }
-constexpr Dtype PulledDtype(const BlobSpec& blob, Dtype wire) { return blob.is_quantized ? Dtype::kBf16 : wire; }
 
 struct ChunkHeader {
   ChunkKind kind = ChunkKind::kWeights;
@@ -64,7 +63,8 @@ struct ChunkHeader {
 std::array<std::byte, kChunkHeaderBytes> EncodeChunkHeader(const ChunkHeader& header);
 
 // Checks what the bytes alone can tell: length, magic, format, kind, dtype, non-negative numbers,
-// payload_bytes a multiple of the dtype's size, or of a quantized block's, and within bounds, what the kind does not use zero.
+// payload_bytes a multiple of the dtype's size, or of a quantized block's, and within bounds, what the kind does not
+// use zero.
 //
 // Errors: INVALID_ARGUMENT naming the field, its offset, the value found and the value wanted
 absl::StatusOr<ChunkHeader> DecodeChunkHeader(absl::Span<const std::byte> bytes);

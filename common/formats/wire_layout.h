@@ -15,11 +15,12 @@
 
 namespace eps {
 
-// What lies where in the daemon's wire segment: two buffers, one after the other, for the even and for the odd versions, or
-// one for all of them (precision.wire_versions); in each, the wire form of every blob that is not frozen, in pull order,
-// without a gap; then that of the frozen ones, which all versions share. A blob is a multiple of 64 elements, so each starts
-// at a multiple of 128 bytes (bf16) or 256 (fp32), behind a quantized one too. Behind them the newest published version of each blob, int64, -1 before
-// the first: who finds there the one that it wants need not ask.
+// What lies where in the daemon's wire segment: two buffers, one after the other, for the even and for the odd
+// versions, or one for all of them (precision.wire_versions); in each, the wire form of every blob that is not frozen,
+// in pull order, without a gap; then that of the frozen ones, which all versions share. A blob is a multiple of 64
+// elements, so each starts at a multiple of 128 bytes (bf16) or 256 (fp32), behind a quantized one too. Behind them the
+// newest published version of each blob, int64, -1 before the first: who finds there the one that it wants need not
+// ask.
 class WireLayout {
  public:
   // wire_versions: 1 or 2
@@ -32,9 +33,12 @@ class WireLayout {
     }
   }
 
+  // Of what lies behind a quantized blob: as it would have behind another one, of the widest dtype.
+  static constexpr int64_t kAlignBytes = kTensorAlignElems * SizeOf(Dtype::kF32);
+
   // Of one version of a blob.
   static int64_t TakenBytes(const BlobSpec& blob, Dtype dtype) {
-    return blob.is_quantized ? RoundUp(blob.wire_bytes(dtype), 256) : blob.wire_bytes(dtype);
+    return blob.is_quantized ? RoundUp(blob.wire_bytes(dtype), kAlignBytes) : blob.wire_bytes(dtype);
   }
 
   // `blob` is one of the model's, `version` at least 0.

@@ -69,7 +69,9 @@ absl::StatusOr<ModelSpec> Freeze(ModelSpec model, const std::vector<std::string>
   const FrozenForm form = model.config.frozen_form;
   const auto nothing_to_quantize = [] {
     return absl::InvalidArgumentError(
-        "precision.frozen: no matrix of a block is frozen; leave it out, or give model.lora or model.freeze");
+        "precision.frozen: no matrix of a block is frozen, by model.lora or by model.freeze (whose patterns with ! "
+        "take back); "
+        "leave it out, or freeze one");
   };
   if (patterns.empty() && !has_adapters) {
     if (form != FrozenForm::kWire) return nothing_to_quantize();

@@ -12,14 +12,16 @@ namespace eps {
 // The model with the tensors frozen that `patterns` choose (common/model/name_patterns.h). Of one with adapters all
 // but these, and what a classifier's classes are computed by, is frozen before any pattern is looked at.
 //
-// A blob with tensors of both kinds becomes two of the same layers: one that is trained, with its name, and "NAME.frozen"
-// behind it in pull order. In a layer's slot frozen blobs are last, and in a frozen blob tables and matrices are: kernels
-// make the gradients of vectors in passing, and so need no room for more than what lies before.
+// A blob with tensors of both kinds becomes two of the same layers: one that is trained, with its name, and
+// "NAME.frozen" behind it in pull order. In a layer's slot frozen blobs are last, and in a frozen blob tables and
+// matrices are: kernels make the gradients of vectors in passing, and so need no room for more than what lies before.
 //
-// With another ModelConfig::frozen_form than the wire's what of a block's matrices is frozen is a blob of its own, "NAME.quantized", behind
-// these: vectors are few, adapters are what a run is about, and tables of tokens are read row by row.
+// With another ModelConfig::frozen_form than the wire's what of a block's matrices is frozen is a blob of its own,
+// "NAME.quantized", behind these: vectors are few, adapters are what a run is about, and tables of tokens are read row
+// by row.
 //
-// Errors: INVALID_ARGUMENT model.freeze: every tensor is frozen · precision.frozen: no matrix of a block is · ChooseTensors'
+// Errors: INVALID_ARGUMENT model.freeze: every tensor is frozen · precision.frozen: no matrix of a block is ·
+//         ChooseTensors'
 absl::StatusOr<ModelSpec> Freeze(ModelSpec model, const std::vector<std::string>& patterns);
 
 }  // namespace eps

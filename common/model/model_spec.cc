@@ -133,15 +133,17 @@ LayerId ModelSpec::lowest_trainable_layer() const {
   return lowest->id;
 }
 
-int64_t ModelSpec::max_layer_elems() const {
+int64_t ModelSpec::max_layer_bytes(Dtype wire) const {
   int64_t most = 0;
-  for (const LayerSpec& layer : layers) most = std::max(most, layer.num_elems);
+  for (const LayerSpec& layer : layers) most = std::max(most, wire_bytes(layer, wire));
   return most;
 }
 
-int64_t ModelSpec::max_block_elems() const {
+int64_t ModelSpec::max_block_bytes(Dtype wire) const {
   int64_t most = 0;
-  for (const LayerSpec& layer : layers) most = std::max(most, layer.kind == LayerKind::kBlock ? layer.num_elems : 0);
+  for (const LayerSpec& layer : layers) {
+    if (layer.kind == LayerKind::kBlock) most = std::max(most, wire_bytes(layer, wire));
+  }
   return most;
 }
 

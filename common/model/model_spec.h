@@ -90,8 +90,8 @@ struct BlobSpec {
   // Pulled and never pushed: it has no gradient, no moments and no master but its wire form, which is that of the first
   // version for good. Its versions advance with the others'. A tensor is frozen as a whole, and no blob has both kinds.
   bool frozen = false;
-  // Of frozen ones: values are in MXINT8 (common/numeric/mx_int8.h), an array of num_elems, whatever the wire dtype. Its
-  // chunks are the array's runs.
+  // Of frozen ones: values are in MXINT8 (common/numeric/mx_int8.h), an array of num_elems, whatever the wire dtype.
+  // Its chunks are the array's runs.
   bool is_quantized = false;
 
   int64_t num_parameters() const;  // padding not included
@@ -110,6 +110,8 @@ struct BlobSpec {
   int64_t chunk_bytes(int64_t chunk, Dtype wire) const { return BytesOf(chunk_elems(chunk), wire); }
   int64_t part_first_byte(ChunkRange chunks, Dtype wire) const { return BytesOf(part_first_elem(chunks), wire); }
   int64_t part_bytes(ChunkRange chunks, Dtype wire) const { return BytesOf(part_elems(chunks), wire); }
+  // In which each of its values is one: of a quantized blob bf16, which holds all that MXINT8 has.
+  Dtype value_dtype(Dtype wire) const { return is_quantized ? Dtype::kBf16 : wire; }
 
  private:
   int64_t BytesOf(int64_t elems, Dtype wire) const;
@@ -130,10 +132,9 @@ struct BlobUse {
 struct LayerSpec {
   LayerId id;
   LayerKind kind = LayerKind::kBlock;
-  std::string name;  // "embedding", "h.3", "head"
-  std::vector<BlobUse>
-      blobs;  // in slot order: frozen ones last, and of these a quantized one, of which there is one at most
-  int64_t num_elems = 0;  // of a slot that holds all of them
+  std::string name;            // "embedding", "h.3", "head"
+  std::vector<BlobUse> blobs;  // in slot order: frozen ones last, and of these the quantized one, if there is any
+  int64_t num_elems = 0;       // of a slot that holds all of them
   // Those of the blobs that are not frozen, from the slot's start on: what is pushed. 0: the layer trains nothing.
   int64_t trainable_elems = 0;
 
@@ -155,19 +156,22 @@ struct ModelSpec {
   int64_t num_trainable_parameters() const;
   // Below it no layer trains, and a backward pass ends with it.
   LayerId lowest_trainable_layer() const;
-  int64_t max_layer_elems() const;
   bool has_quantized() const;  // any blob
-  // A layer's weights as they are pulled, one blob behind the other; and where in them a blob begins.
+  // A layer's weights as they are pulled, one blob behind the other; and where in them a blob begins: what lies before
+  // any is in the wire dtype, as a quantized one is the last.
   int64_t wire_bytes(const LayerSpec& layer, Dtype wire) const;
   static int64_t first_wire_byte(const BlobUse& use, Dtype wire) { return use.offset_elems * SizeOf(wire); }
-  // Of the largest block, and of the one that trains most; 0: there is none.
-  int64_t max_block_elems() const;
+  // The most of any layer, and of any block; 0: there is none.
+  int64_t max_layer_bytes(Dtype wire) const;
+  int64_t max_block_bytes(Dtype wire) const;
+  // Of the block that trains most; 0: there is none.
   int64_t max_trainable_block_elems() const;
   const BlobSpec& blob(BlobId id) const { return blobs[id.value()]; }
   const LayerSpec& layer(LayerId id) const { return layers[id.value()]; }
 };
 
-// Errors: INVALID_ARGUMENT naming the field (as it is written in a RunSpec), the value and the bound; AddAdapters', Freeze's
+// Errors: INVALID_ARGUMENT naming the field (as it is written in a RunSpec), the value and the bound; AddAdapters',
+//         Freeze's
 absl::StatusOr<ModelSpec> BuildModel(const ModelConfig& config);
 
 // Fills `values` (num_elems() of the tensor) with its initial fp32 values; a pure function of

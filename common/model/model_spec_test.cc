@@ -219,7 +219,7 @@ TEST(ModelSpecTest, BlobsOfASlotAreAlignedAndDoNotOverlap) {
       end += model.blob(use.blob).num_elems;
     }
     EXPECT_EQ(layer.num_elems, end);
-    EXPECT_LE(layer.num_elems, model.max_layer_elems());
+    EXPECT_LE(2 * layer.num_elems, model.max_layer_bytes(Dtype::kBf16));
   }
 }
 
@@ -233,9 +233,9 @@ TEST(ModelSpecTest, ParametersOfGpt2SmallAreCounted) {
   const ModelSpec model = Build(config);
   EXPECT_EQ(model.num_parameters(), 124439808);  // what Hugging Face counts for "gpt2"
   EXPECT_EQ(model.num_elems(), 124439808 + 0);   // 768 and 50257 * 768 are multiples of 64
-  EXPECT_EQ(model.max_layer_elems(), 50257 * 768 + 1024 * 768);
-  EXPECT_EQ(model.max_block_elems(), 12 * 768 * 768 + 13 * 768);
-  EXPECT_EQ(model.max_trainable_block_elems(), model.max_block_elems());
+  EXPECT_EQ(model.max_layer_bytes(Dtype::kF32), 4 * (50257 * 768 + 1024 * 768));
+  EXPECT_EQ(model.max_block_bytes(Dtype::kBf16), 2 * (12 * 768 * 768 + 13 * 768));
+  EXPECT_EQ(model.max_trainable_block_elems(), 12 * 768 * 768 + 13 * 768);
 }
 
 TEST(ModelSpecTest, PaddingIsCountedInElementsAndNotInParameters) {

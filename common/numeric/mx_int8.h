@@ -3,35 +3,34 @@
 
 #include <algorithm>
 #include <bit>
-#include <cmath>
 #include <cstddef>
 #include <cstdint>
 
 #include "absl/types/span.h"
 
 // Weights in 8.25 bits: MXINT8 of the OCP Microscaling Formats (MX) specification, version 1.0 (Rouhani et al.,
-// arXiv:2310.10537). 32 elements in a row share a power of two, an E8M0 exponent; each is a signed integer of 8 bits, of
-// which 1/64 is that power of two's. docs/formats.md has the bytes.
+// arXiv:2310.10537). 32 elements in a row share a power of two, an E8M0 exponent; each is a signed integer of 8 bits,
+// of which 1/64 is that power of two's. docs/formats.md has the bytes.
 //
-// A value is an integer of at most 127 times a power of two, so that bf16 holds each exactly, and what was decoded, as fp32
-// or bf16, encodes to the very bytes that it came from: a checkpoint may hold either form. Of a block's largest value the
-// spacing is between 1/64 and 1/128; so no value is off by more than that over two, but for one that would round to 128 of
-// these units, which becomes 127.
+// A value is an integer of at most 127 times a power of two, so that bf16 holds each exactly, and what was decoded, as
+// fp32 or bf16, encodes to the very bytes that it came from: a checkpoint may hold either form. The integers' unit is
+// 1/128 to 1/64 of the block's largest value. Values are off by half a unit at most; one of more than 127.5 becomes
+// 127, off by less than one.
 namespace eps {
 
 inline constexpr int64_t kMxBlockElems = 32;
-// Of an array the codes of so many elements lie together, one byte each, and behind them their exponents, one byte a block;
-// then those of the next elements. The last ones may be fewer: a multiple of kMxBlockElems.
+// Of an array the codes of so many elements lie together, one byte each, and behind them their exponents, one byte a
+// block; then those of the next elements. The last ones may be fewer: a multiple of kMxBlockElems.
 inline constexpr int64_t kMxRunElems = 262144;
 
 // Of whole runs, and of the last one.
 constexpr int64_t MxInt8Bytes(int64_t num_elems) { return num_elems + num_elems / kMxBlockElems; }
 
-// What an element of `exponent` 's block is multiplied by. An exponent below 7 is a block of zeros: no value is denormal.
+// What an element of a block of `exponent` is multiplied by. An exponent below 7 is a block of zeros: no value is
+// denormal.
 constexpr float MxInt8Unit(uint8_t exponent) {
   return std::bit_cast<float>((std::max(uint32_t{exponent}, 6u) - 6) << 23);
 }
-constexpr float FromMxInt8(int8_t code, uint8_t exponent) { return static_cast<float>(code) * MxInt8Unit(exponent); }
 
 // Of a block whose largest value, without its sign, has these bits of fp32. It is finite.
 constexpr uint8_t MxInt8Exponent(uint32_t max_bits) {
@@ -51,8 +50,9 @@ struct MxInt8Place {
   }
 };
 
-// One block: codes, to nearest, ties to even; returns the exponent. Values are finite. Branches and calls are kept out of the
-// loops, so that compilers make vectors of them: 1.3 ns a value where one with std::nearbyint takes 3.1.
+// One block: codes, to nearest, ties to even; returns the exponent. Values are finite, as whoever loads them has seen
+// to (ModelFolder). Branches and calls are kept out of the loops, so that compilers make vectors of them: 1.3 ns a
+// value where one with std::nearbyint takes 3.1.
 inline uint8_t EncodeMxInt8Block(const float* values, std::byte* codes) {
   int32_t max_bits = 0;
   for (int64_t i = 0; i < kMxBlockElems; ++i) {
@@ -70,8 +70,8 @@ inline uint8_t EncodeMxInt8Block(const float* values, std::byte* codes) {
   return exponent;
 }
 
-// Of an array of `num_elems`, writes those from `first_elem`, a multiple of kMxBlockElems, on. What the last block lacks of
-// values is zero.
+// Of an array of `num_elems`, writes those from `first_elem`, a multiple of kMxBlockElems, on. What the last block
+// lacks of values is zero.
 inline void EncodeMxInt8(absl::Span<const float> values, int64_t first_elem, int64_t num_elems, std::byte* array) {
   while (!values.empty()) {
     const MxInt8Place at = MxInt8Place::Of(first_elem, num_elems);

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <limits>
 #include <random>
+#include <utility>
 #include <vector>
 
 #include "absl/types/span.h"
@@ -91,6 +92,21 @@ TEST(MxInt8Test, WhatWasDecodedIsABf16AndEncodesToTheSameBytes) {
   }
   EXPECT_LE(decoded[100], 65504);
   EXPECT_EQ(Encoded(decoded), bytes);
+}
+
+TEST(MxInt8Test, EndsOfTheRange) {
+  const auto encoded = [](float value) {
+    std::vector<float> values(32, 0.0f);
+    values[3] = value;
+    const std::vector<std::byte> bytes = Encoded(values);
+    return std::pair(std::to_integer<int>(bytes[32]), static_cast<int>(static_cast<int8_t>(bytes[3])));
+  };
+  EXPECT_EQ(encoded(0x1p-120f), std::pair(7, 64));
+  EXPECT_EQ(encoded(-0x1.fcp-120f), std::pair(7, -127));
+  EXPECT_EQ(encoded(0x1.fffffep-121f), std::pair(0, 0));
+  EXPECT_EQ(encoded(-std::numeric_limits<float>::max()), std::pair(254, -127));
+  EXPECT_EQ(encoded(-1.9999f), std::pair(127, -127));   // and not -128, which 1 has no counterpart of
+  EXPECT_EQ(encoded(1.9921875f), std::pair(127, 127));  // 127.5: no even one above
 }
 
 TEST(MxInt8Test, PartsAreThoseOfTheWhole) {

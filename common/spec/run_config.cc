@@ -152,6 +152,7 @@ absl::StatusOr<RunConfig> Load(const std::string& path, const std::vector<FieldO
 proto::RunSpec SpecOfBits(const RunConfig& config) {
   proto::RunSpec spec = ToRunSpec(config);
   spec.mutable_precision()->clear_wire_versions();
+  if (!spec.precision().has_frozen()) spec.mutable_precision()->set_frozen(proto::Frozen::WIRE);  // to be named, too
   proto::Evaluation& evaluation = *spec.mutable_evaluation();  // there in any case, so that its field is what differs
   evaluation.Clear();
   if (config.evaluation.held_out > 0) evaluation.set_held_out(config.evaluation.held_out);

@@ -277,6 +277,8 @@ TEST_F(RunConfigTest, ValuesOutsideTheirRangeAreNamed) {
            Case{"batch.micro_batch", "0", "batch.micro_batch: 0, must be at least 1"},
            Case{"precision.moments", "FP16", "precision.moments: \"FP16\", must be one of FP32, BF16, FP8"},
            Case{"precision.wire", "FP8", "precision.wire: \"FP8\", must be one of FP32, BF16, FP16"},
+           Case{"precision.frozen", "INT4", "precision.frozen: \"INT4\", must be one of WIRE, MXINT8"},
+           Case{"precision.frozen", "MXINT8", "precision.frozen: no matrix of a block is frozen"},
            Case{"precision.tf32", "true", "precision.tf32: is of products of FP32 operands"},
            Case{"precision.loss_scale.initial", "2", "precision.loss_scale: has a meaning only where"},
            Case{"precision.wire_versions", "0", "precision.wire_versions: 0, must be at least 1"},
@@ -435,6 +437,16 @@ TEST_F(RunConfigTest, EachFieldThatChangesBitsIsNamedWithBothValues) {
     ASSERT_FALSE(differences.empty()) << c.path;
     EXPECT_EQ(differences[0], std::string(c.path) + ": was " + c.was + ", now " + c.now);
   }
+}
+
+TEST_F(RunConfigTest, TheFormOfWhatIsFrozenMatters) {
+  const std::vector<FieldOverride> lora = {{"model.lora.rank", "2"}};
+  std::vector<FieldOverride> quantized = lora;
+  quantized.push_back({"precision.frozen", "MXINT8"});
+  const RunConfig was = MustLoad(kExample, lora), now = MustLoad(kExample, quantized);
+  EXPECT_EQ(now.model.frozen_form, FrozenForm::kMxInt8);
+  EXPECT_THAT(DifferencesThatMatter(was, now), ElementsAre("precision.frozen: was WIRE, now MXINT8"));
+  EXPECT_EQ(SerializeRunConfig(was).find("frozen"), std::string::npos);  // programs of before there was any read it
 }
 
 TEST_F(RunConfigTest, AnotherRuleAndAnotherTextAreNamed) {

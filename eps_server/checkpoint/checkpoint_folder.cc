@@ -1,6 +1,7 @@
 #include "eps_server/checkpoint/checkpoint_folder.h"
 
 #include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <map>
@@ -70,7 +71,7 @@ class TensorFiles {
     if (chunk.wire != nullptr) {
       if (frozen_ == nullptr) return absl::OkStatus();
       EPS_RETURN_IF_ERROR(patient_.Run([&] { return WriteFrozen(chunk); }));
-      unsynced_bytes_ += chunk.num_elems * SizeOf(FrozenFileDtype(model_.blob(chunk.blob), wire_));
+      unsynced_bytes_ += chunk.num_elems * SizeOf(model_.blob(chunk.blob).value_dtype(wire_));
     } else {
       for (int which = -1; which < num_moments_; ++which) {
         EPS_RETURN_IF_ERROR(patient_.Run([&] { return WriteArray(chunk, which); }));
@@ -154,18 +155,20 @@ class TensorFiles {
     });
   }
 
-  // A chunk of frozen tensors, as the file has it: (num_elems) in FrozenFileDtype.
+  // A chunk of frozen tensors, as the file has it: (num_elems) in the blob's value_dtype.
   const std::byte* FrozenOf(const CapturedChunk& chunk) {
     if (!model_.blob(chunk.blob).is_quantized) return chunk.wire;
-    floats_.resize(static_cast<size_t>(chunk.num_elems));
-    DecodeMxInt8(chunk.wire, 0, chunk.num_elems, absl::MakeSpan(floats_));
-    decoded_.resize(floats_.size());
-    std::transform(floats_.begin(), floats_.end(), decoded_.begin(), ToBf16);
+    decoded_.resize(static_cast<size_t>(chunk.num_elems));
+    std::array<float, kMxBlockElems> block;
+    for (int64_t first = 0; first < chunk.num_elems; first += kMxBlockElems) {
+      DecodeMxInt8(chunk.wire, first, chunk.num_elems, absl::MakeSpan(block));
+      std::transform(block.begin(), block.end(), decoded_.begin() + first, ToBf16);
+    }
     return reinterpret_cast<const std::byte*>(decoded_.data());
   }
 
   absl::Status WriteFrozen(const CapturedChunk& chunk) {
-    const int64_t elem_bytes = SizeOf(FrozenFileDtype(model_.blob(chunk.blob), wire_));
+    const int64_t elem_bytes = SizeOf(model_.blob(chunk.blob).value_dtype(wire_));
     const std::byte* const values = FrozenOf(chunk);
     return ForEachTensorOf(chunk, [&](size_t tensor, int64_t first_elem, int64_t chunk_elem, int64_t num_elems) {
       return frozen_->Write(first_tensors_[static_cast<size_t>(chunk.blob.value())] + tensor, first_elem * elem_bytes,
@@ -185,7 +188,6 @@ class TensorFiles {
   const std::unique_ptr<SafetensorsWriter> moments_;
   PatientThread& patient_;
   std::vector<Bf16> decoded_;  // a chunk's moment, or what is frozen of it, while it is written
-  std::vector<float> floats_;
   int64_t unsynced_bytes_ = 0;
 };
 

@@ -22,8 +22,9 @@ namespace eps::server {
 
 // Writes and loads checkpoints of one run in `directory` (DIR/checkpoints):
 //
-//   step-NNNNNNNN/model.safetensors      fp32 masters under their Hugging Face names; of frozen tensors the wire form,
-//                                        in a file of their own that the checkpoints share (manifest.h)
+//   step-NNNNNNNN/model.safetensors      fp32 masters under their Hugging Face names; of frozen tensors the values
+//                                        of the wire form, in a file of their own that the checkpoints share
+//                                        (manifest.h)
 //   step-NNNNNNNN/optimizer.safetensors  "exp_avg.<name>", "exp_avg_sq.<name>" (SGD: "momentum.<name>")
 //   step-NNNNNNNN/config.json            the Hugging Face form of the model's family, so the folder loads there
 //   step-NNNNNNNN/manifest.json          format, RunState, the RunConfig's text, sha256 and bytes of each file

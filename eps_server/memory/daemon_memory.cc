@@ -74,11 +74,14 @@ std::vector<DaemonMemoryLine> Describe(const DaemonMemory& memory) {
   auto frozen = lines.begin() + 1;
   if (memory.store.quantized_bytes > 0) {
     frozen = lines.insert(frozen, {"frozen matrices of blocks", memory.store.quantized_bytes,
-                                   "in MXINT8, 33/32 bytes a parameter (precision.frozen)"});
+                                   "in MXINT8, 33/32 bytes a parameter (precision.frozen); one version for all steps, "
+                                   "without master and moments"});
   }
   if (memory.store.frozen_bytes > 0) {
     lines.insert(frozen, {"frozen weights on the wire", memory.store.frozen_bytes,
-                          "one version for all steps, without master and moments (model.freeze, model.lora)"});
+                          memory.store.quantized_bytes > 0
+                              ? "what else is frozen: tables, norms, biases"
+                              : "one version for all steps, without master and moments (model.freeze, model.lora)"});
   }
   return lines;
 }

@@ -92,7 +92,7 @@ class PullCall final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::By
     const auto payload = wire_.subspan(static_cast<size_t>(spec.part_first_byte(chunk, wire)),
                                        static_cast<size_t>(spec.part_bytes(chunk, wire)));
     const ChunkHeader header = {.kind = PulledKind(spec),
-                                .dtype = PulledDtype(spec, wire),
+                                .dtype = spec.value_dtype(wire),
                                 .incarnation = options_.incarnation,
                                 .step = request_.version(),
                                 .blob = blob,

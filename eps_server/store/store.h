@@ -27,12 +27,12 @@ namespace eps::server {
 //   with one wire buffer (precision.wire_versions) its 2, or 4 with fp32, are there once
 //   moments:   AdamW, Adam, LAMB 4 + 4 · Lion 4 · SGD 4 with momentum, else 0; in bf16 2 for each 4, in fp8 33/32
 //
-// A frozen one costs its wire form, once; a quantized one 33/32.
+// A frozen one costs its wire form, once: a quantized one 33/32 bytes, and up to 255 a blob beside (WireLayout).
 struct StoreSizes {
-  int64_t wire_bytes = 0;    // all buffers, of what is trained
-  int64_t frozen_bytes = 0;  // frozen blobs that are not quantized
-  int64_t quantized_bytes = 0;
-  int64_t rest_bytes = 0;  // masters, less what the wire form holds of them
+  int64_t wire_bytes = 0;       // all buffers, of what is trained
+  int64_t frozen_bytes = 0;     // frozen blobs that are not quantized
+  int64_t quantized_bytes = 0;  // those that are
+  int64_t rest_bytes = 0;       // masters, less what the wire form holds of them
   int64_t moment_bytes = 0;
   int64_t weights_bytes() const { return wire_bytes + frozen_bytes + quantized_bytes; }
   int64_t total_bytes() const { return weights_bytes() + rest_bytes + moment_bytes; }
@@ -61,9 +61,9 @@ struct ChunkState {
 // buffer s mod 2, so step s's weights stay readable while s + 1 is being made.
 //
 // The fp32 master is kept as the current version's wire form and the bits that it lacks: exact, and 2 bytes
-// less per parameter than a copy of its own, which only an fp16 wire needs. With one wire buffer (precision.wire_versions)
-// an update writes where it reads, and version s is gone once it has begun. A frozen blob has one wire buffer, which is
-// every version, and nothing beside it.
+// less per parameter than a copy of its own, which only an fp16 wire needs. With one wire buffer
+// (precision.wire_versions) an update writes where it reads, and version s is gone once it has begun. A frozen blob has
+// one wire buffer, which is every version, and nothing beside it.
 //
 // Threads: all methods are safe. Readers of a published version take no lock while they read.
 class Store {
@@ -78,10 +78,10 @@ class Store {
   virtual int wire_versions() const = 0;  // wire buffers: 1 or 2
 
   // Sets the fp32 masters of a tensor (or any elements) of a blob that has no published version yet, for
-  // `version`; moments likewise (which: 0 or 1), of a blob that is not frozen, rounded to moment_format: those in fp8 from a
-  // multiple of kFp8BlockElems, and what the last block lacks of values is as if zero. Padding of masters stays zero.
-  // A frozen blob keeps the values rounded to the wire form, as a pull gives them; of a quantized one they come from a
-  // multiple of kMxBlockElems on, and what the last block lacks of values is as if zero.
+  // `version`; moments likewise (which: 0 or 1), of a blob that is not frozen, rounded to moment_format: those in fp8
+  // from a multiple of kFp8BlockElems, and what the last block lacks of values is as if zero. Padding of masters stays
+  // zero. A frozen blob keeps the values rounded to the wire form, as a pull gives them; of a quantized one they come
+  // from a multiple of kMxBlockElems on, and what the last block lacks of values is as if zero.
   virtual void LoadMaster(BlobId blob, Version version, int64_t offset_elems, absl::Span<const float> values) = 0;
   virtual void LoadMoment(BlobId blob, int which, int64_t offset_elems, absl::Span<const float> values) = 0;
 
@@ -92,21 +92,21 @@ class Store {
 
   // Calls `done` once `version` of `blob` is published (at once if it is), or cannot be read any more. Not under a
   // lock. `waiter`: an address of whoever waits, for GiveUpWaits; null for one that never gives up.
-  // Errors: NOT_FOUND no such blob · INVALID_ARGUMENT a negative version · OUT_OF_RANGE beyond the one after the newest ·
-  //         ABORTED overwritten (older than the newest wire_versions()), or older than the first that was published ·
+  // Errors: NOT_FOUND no such blob · INVALID_ARGUMENT a negative version · OUT_OF_RANGE beyond the one after the newest
+  //         · ABORTED overwritten (older than the newest wire_versions()), or older than the first that was published ·
   //         CancelWaiters' status
   virtual void WhenPublished(BlobId blob, Version version, std::function<void(absl::Status)> done,
                              const void* waiter = nullptr) = 0;
-  // Forgets the waits of `waiter` that are not over: their `done` is destroyed, and not called. One that is being called
-  // meanwhile may go on after this returns.
+  // Forgets the waits of `waiter` that are not over: their `done` is destroyed, and not called. One that is being
+  // called meanwhile may go on after this returns.
   virtual void GiveUpWaits(const void* waiter) = 0;
   virtual int64_t num_waits() const = 0;  // that are not over
   // Ends every wait with `reason`, now and later.
   virtual void CancelWaiters(absl::Status reason) = 0;
 
-  // The wire form of a published version, in place: valid until version + wire_versions() is being made. With two the gate
-  // of the step (docs/architecture.md) puts that after every contribution of step `version` is in. With one the update of the
-  // blob waits for the blob's contributions, and whoever computed them has read it.
+  // The wire form of a published version, in place: valid until version + wire_versions() is being made. With two the
+  // gate of the step (docs/architecture.md) puts that after every contribution of step `version` is in. With one the
+  // update of the blob waits for the blob's contributions, and whoever computed them has read it.
   virtual absl::Span<const std::byte> Wire(BlobId blob, Version version) const = 0;
   // The memory of all wire forms, as WireLayout has it, for processes of this host; null where the system cannot share
   // memory.
@@ -117,8 +117,9 @@ class Store {
   // Copies the wire form of `version` to version + 1's buffer: a step that changes nothing.
   virtual void CarryOver(BlobId blob, Version version) = 0;
 
-  // For checkpoints: the fp32 master of `version` (the newest made), exact, of a frozen blob what its wire form is of; a moment, of one
-  // that is not frozen, in place: num_elems in moment_format. The caller sees to it that the blob is not updated meanwhile.
+  // For checkpoints: the fp32 master of `version` (the newest made), exact, of a frozen blob the values of its wire
+  // form; a moment, of one that is not frozen, in place: num_elems in moment_format. The caller sees to it that the
+  // blob is not updated meanwhile.
   virtual void ReadMaster(BlobId blob, Version version, int64_t offset_elems, absl::Span<float> values) const = 0;
   virtual int num_moments() const = 0;
   virtual MomentFormat moment_format() const = 0;

@@ -75,13 +75,14 @@ TEST_P(DeviceConformanceTest, DequantizeIsExact) {
     std::mt19937 random(static_cast<uint32_t>(n));
     std::vector<uint8_t> bytes(static_cast<size_t>(MxInt8Bytes(n)));
     for (uint8_t& byte : bytes) byte = static_cast<uint8_t>(random());
-    // Exponents of which any code is a number that the device holds, and some blocks of zeros, whatever their codes are.
+    // Exponents of which any code is a number that the device holds, and some blocks of zeros, whatever their codes
+    // are.
     const bool is_fp16 = memory.act() == Dtype::kF16;
     Array want;
     for (int64_t block = 0; block < n; block += kMxBlockElems) {
       const MxInt8Place at = MxInt8Place::Of(block, n);
       uint8_t& exponent = bytes[static_cast<size_t>(at.exponent)];
-      exponent = static_cast<uint8_t>(is_fp16 ? 110 + exponent % 30 : exponent % 254);
+      exponent = static_cast<uint8_t>(is_fp16 ? 110 + exponent % 30 : exponent % 254);  // of 254, -128 were infinite
       if (block % (7 * kMxBlockElems) == 0) exponent = static_cast<uint8_t>(random() % 7);
       for (int64_t i = 0; i < kMxBlockElems; ++i) {
         const auto code = static_cast<int8_t>(bytes[static_cast<size_t>(at.codes + i)]);
@@ -109,7 +110,8 @@ TEST_P(DeviceConformanceTest, ActivationsOf16BitsAreRoundedToNearestTiesToEven) 
   ConformanceMemory memory(device());
   const Dtype act = memory.act();
   if (act == Dtype::kF32) GTEST_SKIP() << "this device computes in fp32";
-  // Numbers of all magnitudes, denormal and beyond the largest, and of each third one the ties and what is next to them.
+  // Numbers of all magnitudes, denormal and beyond the largest, and of each third one the ties and what is next to
+  // them.
   std::mt19937 random(8);
   const uint32_t cut = act == Dtype::kBf16 ? 16 : 13, tie = 1u << (cut - 1);
   std::vector<float> values(kWireElems);

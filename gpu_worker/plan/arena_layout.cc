@@ -4,6 +4,7 @@
 #include <bit>
 
 #include "common/base/byte_size.h"
+#include "common/formats/wire_layout.h"
 #include "common/model/model_spec.h"
 #include "common/schedule/pushed_nodes.h"
 #include "common/spec/run_config.h"
@@ -58,16 +59,6 @@ std::vector<ArenaSpan> Within(int64_t begin_bytes, int64_t end_bytes, int64_t nu
   return spans;
 }
 
-// The daemon's weights in their wire form: every version of what is trained, the frozen ones once.
-int64_t WeightsBytes(const PlanRequest& request) {
-  const PrecisionConfig& precision = request.run->precision;
-  int64_t num_bytes = 0;
-  for (const BlobSpec& blob : request.model->blobs) {
-    num_bytes += (blob.frozen ? 1 : precision.wire_versions) * blob.wire_bytes(precision.wire);
-  }
-  return num_bytes;
-}
-
 // What the plan takes of the worker's host memory.
 void AddHostBytes(const PlanRequest& request, const PlanNeeds& needs, const PlanChoice& choice, RelayPlan& plan) {
   const int64_t staying = choice.boundary_slots - RelayPlan::LeastBoundarySlots(choice.depth_first_blocks);
@@ -87,8 +78,10 @@ void AddHostBytes(const PlanRequest& request, const PlanNeeds& needs, const Plan
   // There through every layer, and back through the blocks that have a backward and the embedding.
   plan.host_pass_bytes = (needs.num_layers + needs.backward_blocks + 1) * needs.items * kTurnBytes;
   if (request.kernels.pins_host_memory) {
+    const PrecisionConfig& precision = request.run->precision;
+    const WireLayout weights(*request.model, precision.wire, precision.wire_versions);  // the daemon's
     plan.host_pinned_bytes =
-        plan.host_boundary_bytes + plan.host_inner_bytes + plan.host_push_bytes + WeightsBytes(request);
+        plan.host_boundary_bytes + plan.host_inner_bytes + plan.host_push_bytes + weights.weights_bytes();
   }
 }
 

@@ -56,7 +56,7 @@ class GroupParts {
   // The k-th node that `rank` gathers; none when it has fewer.
   std::optional<TreeNode> Node(int rank, int round) const;
 
-  // A part of one blob, in a layer.
+  // A part of one blob, in a layer. Elements are of gradients; of weights BytesOf says where they lie.
   struct Piece {
     BlobUse use;
     ChunkRange chunks;        // of the blob; never empty

@@ -188,13 +188,53 @@ TEST(GroupPartsTest, WhatMakesNoSenseIsRefusedByField) {
               StatusIs(StatusCode::kInvalidArgument, "assign.group.members[1].vnodes: 1 after -1"));
 }
 
+// Members' parts of a layer's weights lie beside each other in its slot, and are the slot.
+TEST(GroupPartsTest, PartsOfWeightsFillTheSlotAlsoWhereSomeAreQuantized) {
+  const ModelSpec model = BuildModel({.num_layers = 1,
+                                      .d_model = 300,
+                                      .num_heads = 2,
+                                      .context = 64,
+                                      .vocab = 9001,
+                                      .freeze = {"transformer.h.0.mlp.*"},
+                                      .frozen_form = FrozenForm::kMxInt8})
+                              .value();
+  ASSERT_GE(model.blob(model.layers[1].blobs.back().blob).num_chunks(), 3);
+  for (const Dtype wire : {Dtype::kBf16, Dtype::kF32}) {
+    std::vector<GroupParts> members;
+    for (int rank = 0; rank < 2; ++rank) {
+      members.push_back(GroupParts::Make(model, {.group = 1, .rank = rank, .vnodes = {{0}, {1}}},
+                                         {.num_vnodes = 2, .area_elems = int64_t{1} << 30})
+                            .value());
+    }
+    for (const LayerSpec& layer : model.layers) {
+      std::map<int64_t, int64_t> ends;  // by where a piece begins
+      int64_t all = 0;
+      for (int rank = 0; rank < 2; ++rank) {
+        const GroupParts& member = members[static_cast<size_t>(rank)];
+        for (const GroupParts::Piece& piece : member.WeightPiecesOf(layer.id, rank)) {
+          const GroupParts::SlotBytes bytes = member.BytesOf(piece, wire);
+          ends.emplace(bytes.first, bytes.first + bytes.count);
+        }
+        all += member.WeightPartBytes(layer.id, rank, wire);
+      }
+      EXPECT_EQ(all, model.wire_bytes(layer, wire));
+      int64_t at = 0;
+      for (const auto& [first, end] : ends) {
+        EXPECT_EQ(first, at) << layer.name;
+        at = end;
+      }
+      EXPECT_EQ(at, all);
+    }
+  }
+}
+
 // Parts shrink as members grow. Shares that are no subtrees are two nodes or three: so less than two layers, and a
 // chunk more for each node and blob.
 TEST(GroupPartsTest, TheAreaIsOneLayerToTwo) {
   const ModelSpec model =
       BuildModel({.num_layers = 1, .d_model = 1024, .num_heads = 8, .context = 64, .vocab = 9001}).value();
   const GroupBounds bounds = {.num_vnodes = 8, .max_pass_vnodes = 8, .max_subtree_leaves = 8};
-  const int64_t layer = model.max_layer_elems();
+  const int64_t layer = model.max_layer_bytes(Dtype::kF32) / int64_t{sizeof(float)};
   EXPECT_GE(GroupAreaElems(model, 8, bounds), layer);
   EXPECT_LE(GroupAreaElems(model, 8, bounds), 2 * layer + 8 * 2 * kChunkElems);
   EXPECT_EQ(GroupAreaElems(model, 1, bounds), 0);

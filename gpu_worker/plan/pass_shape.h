@@ -16,7 +16,7 @@ struct PassShape {
   int num_vnodes = 1;       // of the run
   int micro_batches = 1;    // a vnode
   Dtype gradients = Dtype::kF32;
-  bool expands = false;        // the wire form is not the compute dtype
+  bool expands = false;        // LayerShape::expands_blocks
   bool has_documents = false;  // blocks need to know where they begin and end
   bool forward_only = false;   // logits of one micro-batch: one vnode, micro_batches 1; or, if it evaluates,
   bool evaluates = false;      // each vnode's record; alone

@@ -120,7 +120,8 @@ TEST(PlannerTest, AllSlotsButTheFirstHaveRoomForABlockAlone) {
   ASSERT_OK_AND_ASSIGN(const RelayPlan plan, run.Plan(0));
   ExpectSound(plan);
   EXPECT_EQ(plan.weight_slots_in_turn(), 3);
-  const std::vector<int64_t> weights = {run.model.max_layer_elems() * 2, run.model.max_block_elems() * 2};
+  const std::vector<int64_t> weights = {run.model.max_layer_bytes(Dtype::kBf16),
+                                        run.model.max_block_bytes(Dtype::kBf16)};
   ASSERT_EQ(plan.weight_slots.size(), 4);
   for (size_t i = 0; i < 4; ++i) {
     EXPECT_EQ(plan.weight_slots[i].num_bytes, RoundUp(weights[std::min<size_t>(i, 1)], kArenaAlignBytes));
@@ -132,7 +133,7 @@ TEST(PlannerTest, AllSlotsButTheFirstHaveRoomForABlockAlone) {
               ::testing::HasSubstr(absl::StrCat(
                   "(1 slot * ", FormatByteSize(plan.weight_slots[0].num_bytes), ", 3 slots * ",
                   FormatByteSize(plan.weight_slots[1].num_bytes),
-                  ": one for the largest layer, the others for blocks, wire form; of these one for each of "
+                  ": one for the largest layer, the others for blocks, as they are pulled; of these one for each of "
                   "the last block, which is depth first)")));
   EXPECT_FALSE(plan.pushes_from_weight_slots);  // which has no room for fp32
   // A single vnode's gradients of head and embedding leave from the first weight slot.
@@ -622,7 +623,7 @@ TEST(PlannerTest, FourHundredLayersArePlanned) {
 TEST(PlannerTest, PrintsEveryBufferWithItsReason) {
   TestRun run;
   EXPECT_EQ(Print(run.Plan(run.Smallest()).value()),
-            R"(weights 200192 (2 slots * 97.8 KiB: the largest layer, wire form)
+            R"(weights 200192 (2 slots * 97.8 KiB: the largest layer, as it is pulled)
 expanded weights 199936 (one block in the compute dtype)
 gradients 199936 (1 slot * 195.2 KiB: one vnode's, fp32)
 push 100096 (1 slot * 97.8 KiB: a layer's gradient on its way out)
@@ -638,7 +639,7 @@ host gradients, at worst 1879040 (in a step in which another worker is lost, and
 host, a pass's steps 585728 (enqueued at once, each with its event and its waits)
 )");
   EXPECT_EQ(Print(run.Plan(0).value()),
-            R"(weights 200192 (2 slots * 97.8 KiB: the largest layer, wire form)
+            R"(weights 200192 (2 slots * 97.8 KiB: the largest layer, as it is pulled)
 expanded weights 199936 (one block in the compute dtype)
 gradients 599808 (3 slots * 195.2 KiB: sums of up to 4 vnodes, fp32)
 push 399872 (2 slots * 195.2 KiB: a layer's gradient on its way out)

@@ -44,8 +44,8 @@ std::string LeavingText(const RelayPlan& plan) {
 
 std::string WeightsWhy(const RelayPlan& plan) {
   const bool differ = plan.weight_slots.front().num_bytes > plan.weight_slots.back().num_bytes;
-  const std::string all =
-      differ ? "one for the largest layer, the others for blocks, wire form" : "the largest layer, wire form";
+  const std::string all = differ ? "one for the largest layer, the others for blocks, as they are pulled"
+                                 : "the largest layer, as it is pulled";
   return plan.depth_first_blocks == 0 ? all : absl::StrCat(all, "; of these one for each of ", DepthFirstText(plan));
 }
 
@@ -111,7 +111,7 @@ void DescribeDevice(const RelayPlan& plan, std::vector<PlanLine>& lines) {
     lines.push_back({std::move(what), num_bytes, std::move(why)});
   };
   add("weights", TotalBytes(plan.weight_slots),
-      plan.resident ? absl::StrCat(plan.weight_slots.size(), " layers, each in a slot of its own, wire form")
+      plan.resident ? absl::StrCat(plan.weight_slots.size(), " layers, each in a slot of its own, as it is pulled")
                     : absl::StrCat(Slots(plan.weight_slots), ": ", WeightsWhy(plan)));
   if (plan.expanded_weights.num_bytes > 0) {
     add("expanded weights", plan.expanded_weights.num_bytes, "one block in the compute dtype");

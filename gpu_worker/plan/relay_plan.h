@@ -25,8 +25,9 @@ struct RelayPlan {
   // Wire form of a layer: the first one has room for any, the others for a block at least. Resident: one per layer, of
   // its size.
   std::vector<ArenaSpan> weight_slots;
-  Dtype wire = Dtype::kBf16;   // precision.wire
-  ArenaSpan expanded_weights;  // a layer in the compute dtype; empty if that is the wire dtype
+  Dtype wire = Dtype::kBf16;  // precision.wire
+  // A block in the compute dtype; empty where blocks are pulled in that, with nothing quantized.
+  ArenaSpan expanded_weights;
   // fp32 gradient accumulators of a layer (GradientElems): one, and one more for each level of the reduction tree that
   // is summed on the device. d of them sum subtrees of up to 2^(d-1) leaves.
   std::vector<ArenaSpan> gradient_slots;

@@ -500,7 +500,8 @@ std::vector<RelayStep> BuildWhole(const ModelSpec& model, const RelayPlan& plan,
   return steps;
 }
 
-// The model of the layers that are left; their ids and their blobs stay what they were.
+// The model of the layers that are left; their ids and their blobs stay what they were, which are there for their
+// bytes.
 ModelSpec WithoutLayers(const ModelSpec& model, const std::vector<LayerId>& dropped) {
   ModelSpec left;
   left.config = model.config;

@@ -483,7 +483,8 @@ void CheckAlone(const ScheduleShape& shape) {
   for (const RelayStep& step : steps) EXPECT_TRUE(!step.backward || step.layer.value() >= lowest);
   for (const RelayStep& step : steps) {
     const LayerSpec& layer = made.model.layer(step.layer);
-    if (shape.large_tables && step.kind == Kind::kPull && layer.num_elems > made.model.max_block_elems()) {
+    if (shape.large_tables && step.kind == Kind::kPull &&
+        made.model.wire_bytes(layer, made.plan.wire) > made.model.max_block_bytes(made.plan.wire)) {
       EXPECT_EQ(step.weights, 0) << DebugString(step, made.model);
     }
     if (shape.large_tables && layer.trainable_elems > made.model.max_trainable_block_elems() && step.push >= 0) {

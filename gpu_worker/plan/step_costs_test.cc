@@ -257,6 +257,9 @@ TEST_F(StepCostsTest, TimesAreOfTheAdaptersThatWereMeasured) {
   run_ = measured;
   run_.model.freeze = {"!*.weight"};
   EXPECT_FALSE(IsExact());
+  run_ = measured;
+  run_.model.frozen_form = FrozenForm::kMxInt8;
+  EXPECT_FALSE(IsExact());
 }
 
 TEST_F(StepCostsTest, ABlockThatIsFrozenNeedsNoBackward) {

@@ -21,10 +21,7 @@ WeightSlots::WeightSlots(const ModelSpec& model, const RelayPlan& plan, const Tu
       num_large_(NumLarge(plan)),
       large_(num_large_),
       small_(num_slots_ - num_large_) {
-  int64_t block_bytes = 0;
-  for (const LayerSpec& layer : model.layers) {
-    if (layer.kind == LayerKind::kBlock) block_bytes = std::max(block_bytes, model.wire_bytes(layer, plan.wire));
-  }
+  const int64_t block_bytes = model.max_block_bytes(plan.wire);
   for (const LayerSpec& layer : model.layers) is_large_.push_back(model.wire_bytes(layer, plan.wire) > block_bytes);
   for (size_t t = 0; t < turns.size(); ++t) {
     if (turns[t].starts_visit && turns[t].needs_weights()) visits_.push_back(turns[t]);

@@ -105,8 +105,8 @@ TEST(WeightSlotsTest, NothingInUseIsOverwrittenAndNoLayerIsPulledMoreOftenThanNe
   }
 }
 
-// Slots are as large as what they hold has bytes: a table of fewer elements than a block is the larger one where the block
-// is quantized.
+// Slots are as large as what they hold has bytes: a table of fewer elements than a block is the larger one where the
+// block is quantized.
 TEST(WeightSlotsTest, ATableThatIsLongerThanAQuantizedBlockHasTheFirstSlotAlone) {
   const ModelSpec model = BuildModel({.num_layers = 4,
                                       .d_model = 64,

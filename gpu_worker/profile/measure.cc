@@ -24,6 +24,7 @@
 #include "common/base/memory_room.h"
 #include "common/base/status_macros.h"
 #include "common/model/model_spec.h"
+#include "common/numeric/mx_int8.h"
 #include "gpu_worker/device/device.h"
 #include "gpu_worker/layers/layer_shape.h"
 #include "gpu_worker/plan/arena_layout.h"
@@ -41,11 +42,11 @@ namespace {
 
 using Kind = RelayStep::Kind;
 constexpr int64_t kCopyBytes = int64_t{8} << 20;
-// Layers' work goes from slot to slot over so many bytes, which caches do not hold: as in a step, where a slot comes round
-// late.
+// Layers' work goes from slot to slot over so many bytes, which caches do not hold: as in a step, where a slot comes
+// round late.
 constexpr int64_t kColdBytes = int64_t{96} << 20;
-// What is swapped goes through few slots, which kernels have just written, or are about to read: here one each way, which
-// are nobody else's while they are copied.
+// What is swapped goes through few slots, which kernels have just written, or are about to read: here one each way,
+// which are nobody else's while they are copied.
 constexpr size_t kSlotIn = 0, kSlotOut = 1;
 constexpr int64_t kFirstLayerSlot = 2;
 constexpr int64_t kLeastSlots = 3, kMostSlots = 64;
@@ -171,10 +172,36 @@ class Measurement {
       compute().CopyIn(At(base, done), pattern.bytes.subspan(0, static_cast<size_t>(part)));
       done += part;
     }
+    EPS_ASSIGN_OR_RETURN(const HostMemory runs, device_->NewHostMemory(2 * MxInt8Bytes(kMxRunElems)));
+    FillQuantized(runs.bytes);
     const absl::Span<std::byte> tokens = memory_->Tokens(0, shape_);
     FillSpreadTokens(shape_, model_.config.num_types, tokens);
     for (std::byte* slot : arena_.tokens) compute().CopyIn(slot, tokens);
     return compute().Synchronize();
+  }
+
+  // In the slot that the block is expanded from: bytes of anything would be exponents, and weights, of anything. `runs`
+  // has room for two, and stays until the stream is idle.
+  void FillQuantized(absl::Span<std::byte> runs) {
+    const BlobUse& use = LayerOf(LayerKind::kBlock).blobs.back();
+    const BlobSpec& blob = model_.blob(use.blob);
+    if (!blob.is_quantized) return;
+    constexpr auto kExponent = std::byte{127 - 8};  // some thousandths, as trained weights are
+    const auto bytes_of = [](int64_t num_elems) { return static_cast<size_t>(MxInt8Bytes(num_elems)); };
+    const auto fill = [&](int64_t num_elems, absl::Span<std::byte> run) {
+      for (int64_t i = 0; i < num_elems; ++i) run[static_cast<size_t>(i)] = static_cast<std::byte>(i * 37);
+      std::fill(run.begin() + num_elems, run.end(), kExponent);
+      return run;
+    };
+    const int64_t last_elems = blob.chunk_elems(blob.num_chunks() - 1);
+    const auto whole = fill(kMxRunElems, runs.first(bytes_of(kMxRunElems)));
+    const auto last = fill(last_elems, runs.last(bytes_of(last_elems)));
+    std::byte* to = arena_.weights.front() + ModelSpec::first_wire_byte(use, run_.precision.wire);
+    for (int64_t chunk = 0; chunk < blob.num_chunks(); ++chunk) {
+      const absl::Span<std::byte> run = chunk + 1 == blob.num_chunks() ? last : whole;
+      compute().CopyIn(to, run);
+      to += run.size();
+    }
   }
 
   RelayStep StepOf(Kind kind, const LayerSpec& layer) const {
@@ -229,8 +256,8 @@ class Measurement {
     return absl::OkStatus();
   }
 
-  // Each kind of layer, and the gradient of the layer that trains most: zeroed, finished and emitted, by the bytes that each
-  // reads and writes.
+  // Each kind of layer, and the gradient of the layer that trains most: zeroed, finished and emitted, by the bytes that
+  // each reads and writes.
   absl::Status MeasureLayers() {
     for (const LayerKind kind : kLayerKinds) profile_.layers.push_back({.kind = kind, .shape = shape_});
     std::vector<TimedUnit> units;

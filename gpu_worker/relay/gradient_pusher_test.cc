@@ -75,7 +75,7 @@ class GradientPusherTest : public ::testing::Test {
     plan_.gradient_slots.resize(3);
     plan_.push_slots.resize(1);
     plan_.host_push_bytes = int64_t{1} << 30;
-    const int64_t slot_bytes = model_.max_layer_elems() * int64_t{sizeof(float)};
+    const int64_t slot_bytes = model_.max_layer_bytes(Dtype::kF32);
     const int64_t records_bytes = plan_.GroupFlagsOffset(RelayPlan::kGroupFlagTurns);
     device_ = NewCpuDevice({.arena_bytes = 3 * slot_bytes + records_bytes}).value();
     arena_.pushes = {static_cast<std::byte*>(device_->Address({0, slot_bytes}).value())};
@@ -189,7 +189,7 @@ TEST_F(GradientPusherTest, FrozenBlobsAreNotPushed) {
 
 TEST_F(GradientPusherTest, TheTransportsOwnMemoryIsSentFromWithoutACopy) {
   Start(kChunkBytes);
-  transport_->HaveMemory(model_.max_layer_elems() * int64_t{sizeof(float)});
+  transport_->HaveMemory(model_.max_layer_bytes(Dtype::kF32));
   ASSERT_OK(PushBlock());
   ASSERT_EQ(transport_->pushed().size(), 4u);
   for (const Contribution& pushed : transport_->pushed()) EXPECT_TRUE(transport_->is_own(pushed.payload));

@@ -17,12 +17,12 @@ Exchange EmptyExchange(int size) {
 }
 
 template <typename Byte>
-absl::Span<Byte> Elems(Byte* base, int64_t first, int64_t count, int64_t elem_bytes) {
-  return absl::Span<Byte>(base + first * elem_bytes, static_cast<size_t>(count * elem_bytes));
-}
-template <typename Byte>
 absl::Span<Byte> Bytes(Byte* base, GroupParts::SlotBytes bytes) {
   return absl::Span<Byte>(base + bytes.first, static_cast<size_t>(bytes.count));
+}
+template <typename Byte>
+absl::Span<Byte> Elems(Byte* base, int64_t first, int64_t count, int64_t elem_bytes) {
+  return Bytes(base, {.first = first * elem_bytes, .count = count * elem_bytes});
 }
 
 }  // namespace

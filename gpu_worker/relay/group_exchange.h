@@ -14,7 +14,7 @@ namespace eps::worker {
 // What GroupParts says, as addresses of this member's device.
 
 // The members' parts of a layer's weights: each gives its own to all, and `slot` then holds the layer.
-// slot: of the layer, in the wire dtype; this member's own part is there.
+// slot: of the layer, as it is pulled; this member's own part is there. wire: precision.wire
 Exchange ExchangeWeights(const GroupParts& parts, LayerId layer, Dtype wire, std::byte* slot);
 
 // One round of a layer's gradients, with the finite flags of the nodes that travel.

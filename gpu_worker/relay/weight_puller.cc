@@ -1,6 +1,5 @@
 #include "gpu_worker/relay/weight_puller.h"
 
-#include <algorithm>
 #include <chrono>
 #include <utility>
 
@@ -23,9 +22,7 @@ absl::StatusOr<PassWeights> WeightPuller::Find(Version version) {
   }
   if (direct) return PassWeights{version, WeightSource::kPulled};
   if (staging_.bytes.empty()) {
-    int64_t most_bytes = 0;
-    for (const LayerSpec& layer : model_.layers) most_bytes = std::max(most_bytes, model_.wire_bytes(layer, wire_));
-    EPS_ASSIGN_OR_RETURN(staging_, device_.NewHostMemory(most_bytes));
+    EPS_ASSIGN_OR_RETURN(staging_, device_.NewHostMemory(model_.max_layer_bytes(wire_)));
   }
   return PassWeights{version, WeightSource::kStaged};
 }

@@ -100,7 +100,7 @@ class WeightPullerTest : public ::testing::Test {
                           .vocab = 100,
                           .freeze = std::move(freeze),
                           .frozen_form = form});
-    const int64_t slot_bytes = model_.max_layer_elems() * 4;
+    const int64_t slot_bytes = model_.max_layer_bytes(Dtype::kF32) + kArenaAlignBytes;  // and what lies behind
     device_ = NewCpuDevice({.arena_bytes = slot_bytes}).value();
     if (own_memory) device_ = std::make_unique<DeviceWithMemoryOfItsOwn>(std::move(device_));
     arena_.weights = {static_cast<std::byte*>(device_->Address({0, slot_bytes}).value())};

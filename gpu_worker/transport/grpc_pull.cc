@@ -164,7 +164,7 @@ absl::Status GrpcPull::Check(const ChunkHeader& header, int64_t chunk) const {
   if (header.kind != PulledKind(*request_.blob)) {
     return Wrong("kind", NameOf(header.kind), NameOf(PulledKind(*request_.blob)));
   }
-  if (const Dtype dtype = PulledDtype(*request_.blob, wire_); header.dtype != dtype) {
+  if (const Dtype dtype = request_.blob->value_dtype(wire_); header.dtype != dtype) {
     return Wrong("dtype", DtypeName(header.dtype), DtypeName(dtype));
   }
   if (header.incarnation != incarnation_) return absl::AbortedError("the daemon was restarted");

@@ -197,6 +197,14 @@ TEST_F(GrpcTransportTest, ChunksInOrderAreAPull) {
   EXPECT_OK(Pull());
 }
 
+TEST_F(GrpcTransportTest, ABlobThatIsNotQuantizedIsNotAnsweredWithOneThatIs) {
+  EXPECT_THAT(PullWith([](ChunkHeader& header) {
+                header.kind = ChunkKind::kQuantizedWeights;
+                header.payload_bytes = 33;
+              }),
+              StatusIs(absl::StatusCode::kDataLoss, "kind: the daemon sent weights in MXINT8, want weights"));
+}
+
 TEST_F(GrpcTransportTest, AVersionThatWasThereWasNotWaitedForHoweverSlowTheLinkIs) {
   EXPECT_EQ(VersionWait(std::chrono::milliseconds(50), 0), 0);
 }

@@ -56,7 +56,7 @@ class Transport {
   virtual ~Transport() = default;
 
   // Waits until `version` of `blob` is published and copies the wire form of `chunks` (some, of those that it has) to
-  // `destination`, which holds them alone: the blob's part_elems(chunks) times the wire dtype's size. Blocks.
+  // `destination`, which holds them alone: the blob's part_bytes(chunks, the wire dtype). Blocks.
   virtual absl::StatusOr<PullTiming> Pull(BlobId blob, Version version, ChunkRange chunks,
                                           absl::Span<std::byte> destination) = 0;
 

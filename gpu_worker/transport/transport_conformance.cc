@@ -9,6 +9,7 @@
 
 #include "absl/status/status.h"
 #include "common/numeric/bf16.h"
+#include "common/numeric/mx_int8.h"
 #include "common/testing/status_matchers.h"
 
 namespace eps::worker {
@@ -130,6 +131,30 @@ std::vector<float> TransportConformanceTest::ExpectedGradient(BlobId blob) const
     }
   }
   return sum;
+}
+
+TEST_P(TransportConformanceTest, AQuantizedBlobIsPulledInItsOwnBytesWholeAndInParts) {
+  constexpr BlobId kQuantized(3);  // two chunks
+  ModelConfig config = model_.config;
+  config.freeze = {"transformer.h.*"};
+  config.frozen_form = FrozenForm::kMxInt8;
+  ASSERT_OK_AND_ASSIGN(model_, BuildModel(config));
+  const BlobSpec& blob = model_.blob(kQuantized);
+  ASSERT_TRUE(blob.is_quantized);
+  ASSERT_EQ(blob.num_chunks(), 2);
+  std::vector<std::byte> whole(static_cast<size_t>(MxInt8Bytes(blob.num_elems)));
+  EncodeMxInt8(Master(kQuantized, 0), 0, blob.num_elems, whole.data());
+  const auto first_bytes = static_cast<int64_t>(MxInt8Bytes(kMxRunElems));
+  for (const Dtype dtype : {Dtype::kBf16, Dtype::kF32}) {
+    StartDaemon(dtype);
+    const auto transport = daemon_->NewTransport();
+    daemon_->Publish(kQuantized, Version(0), Master(kQuantized, 0));
+    EXPECT_THAT(PullBytes(*transport, kQuantized, Version(0)), IsOkAndHolds(whole));
+    EXPECT_THAT(PullPart(*transport, kQuantized, Version(0), {0, 1}),
+                IsOkAndHolds(std::vector<std::byte>(whole.begin(), whole.begin() + first_bytes)));
+    EXPECT_THAT(PullPart(*transport, kQuantized, Version(0), {1, 1}),
+                IsOkAndHolds(std::vector<std::byte>(whole.begin() + first_bytes, whole.end())));
+  }
 }
 
 TEST_P(TransportConformanceTest, APullGivesTheBytesOfItsVersion) {

@@ -136,20 +136,28 @@ class QuantizedTest(SystemTest):
 
         for merged_too in (True, False):
             after = self.work.out("after" if merged_too else "adapter")
-            self.eps("export", "--checkpoint", out, "--out", after, *(() if merged_too else ("--adapter",)))
-        self.assertTrue(np.isfinite(self.evaluated(self.work.out("after"), *on_text)))
+            said = self.eps("export", "--checkpoint", out, "--out", after, *(() if merged_too else ("--adapter",)))
+            self.assertEqual("trained beside blocks in MXINT8" in said.stdout, not merged_too)
+        # The base of the run, its adapters beside it or merged into it, in 16 bits.
+        want = self.evaluated(out, *on_text)
+        self.eps("import", "--from", self.work.out("rounded"), "--adapter", self.work.out("adapter"), "--out",
+                 self.work.out("adapted"))
+        self.assertAlmostEqual(self.evaluated(self.work.out("adapted"), *on_text), want, delta=1e-9 * want)
+        self.assertAlmostEqual(self.evaluated(self.work.out("after"), *on_text), want, delta=1e-3 * want)
 
     def evaluated(self, folder, *args):
         return json.loads(self.eps("evaluate", "--checkpoint", folder, "--json", *args).stdout)["loss"]
 
     def test_what_makes_no_sense_is_refused_by_field(self):
-        nothing = "precision.frozen: no matrix of a block is frozen"
-        for model in ({}, {"freeze": ["transformer.w*"]}, {"freeze": ["transformer.h.*.bias"]}):
+        nothing = "precision.frozen: no matrix of a block is frozen, by"
+        for model in ({}, {"freeze": ["transformer.w*"]}, {"freeze": ["transformer.h.*.bias"]},
+                      {"lora": LORA, "freeze": ["!*.attn.c_*", "!*.mlp.*"]}):
             self.refused(train(self.work.spec(merged(MX, {"model": model})), self.work.out("run")), 2, nothing)
             self.assertFalse(self.work.out("run").exists())
         self.refused(train(self.work.spec({"precision": {"frozen": "INT4"}}), self.work.out("run")), 2,
                      "precision.frozen")
         spec, out = self.work.spec(merged(MX, {"model": {"lora": LORA}, "steps": 2})), self.work.out("run")
         self.train_ok(spec, out)
-        self.refused(train(spec, out, "--resume", "--set", "precision.frozen=WIRE"), 2, "precision.frozen: was MXINT8")
-        self.assertTrue(model_hash(out))
+        before = model_hash(out)
+        self.refused(train(spec, out, "--resume", "--set", "precision.frozen=WIRE"), 2, "precision.frozen: was MXINT8, now WIRE")
+        self.assertEqual(model_hash(out), before)
