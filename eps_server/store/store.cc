@@ -378,8 +378,8 @@ StoreSizes ComputeStoreSizes(const ModelSpec& model, const RunConfig& run) {
   StoreSizes sizes;
   sizes.wire_bytes = run.precision.wire_versions * num_elems * SizeOf(wire);
   for (const BlobSpec& blob : model.blobs) {
-    if (blob.frozen)
-      (blob.is_quantized ? sizes.quantized_bytes : sizes.frozen_bytes) += WireLayout::TakenBytes(blob, wire);
+    if (!blob.frozen) continue;
+    (blob.is_quantized ? sizes.quantized_bytes : sizes.frozen_bytes) += WireLayout::TakenBytes(blob, wire);
   }
   sizes.rest_bytes = num_elems * (wire == Dtype::kBf16 ? 2 : wire == Dtype::kF16 ? 4 : 0);
   sizes.moment_bytes = run.optimizer.num_moments() * MomentBytes(run.precision.moments, num_elems);

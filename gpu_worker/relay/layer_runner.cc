@@ -200,8 +200,9 @@ void LayerRunner::Expand(const RelayStep& step, const PassContext& pass) {
   const bool is_quantized = model_.blob(last.blob).is_quantized;
   const int64_t others = is_quantized ? last.offset_elems : layer.num_elems;
   if (others > 0) expand(slot, layer.blobs.front(), others);
-  if (is_quantized)
+  if (is_quantized) {
     expand(slot + ModelSpec::first_wire_byte(last, pass.shape.wire), last, model_.blob(last.blob).num_elems);
+  }
 }
 
 void LayerRunner::Forward(const RelayStep& step, const PassContext& pass) {
