@@ -108,21 +108,10 @@ std::string TensorToTrain(const ModelSpec& model) {
   return smallest->name;
 }
 
-// Whether all was quantized in the run that can be where everything is frozen.
-absl::StatusOr<bool> QuantizesAllMatrices(const ModelConfig& config) {
-  if (config.frozen_form == FrozenForm::kWire) return false;
-  EPS_ASSIGN_OR_RETURN(const ModelSpec was, BuildModel(config));
-  for (const LayerSpec& layer : was.layers) {
-    if (layer.kind != LayerKind::kBlock) continue;
-    for (const BlobUse& use : layer.blobs) {
-      const BlobSpec& blob = was.blob(use.blob);
-      if (blob.is_quantized) continue;
-      for (const TensorSpec& tensor : blob.tensors) {
-        if (tensor.shape.size() >= 2 && tensor.lora == LoraPart::kNone) return false;
-      }
-    }
-  }
-  return true;
+int64_t QuantizedParameters(const ModelSpec& model) {
+  int64_t sum = 0;
+  for (const BlobSpec& blob : model.blobs) sum += blob.is_quantized ? blob.num_parameters() : 0;
+  return sum;
 }
 
 // step: that the model is of.
@@ -135,13 +124,11 @@ absl::StatusOr<RunConfig> WithoutSteps(RunConfig run, int64_t step) {
   run.checkpoint = {.last = false};
   run.layer_drop = {};
   run.relay.device_models = DeviceModelRule::kAny;
-  EPS_ASSIGN_OR_RETURN(const bool is_quantized, QuantizesAllMatrices(run.model));
-  run.model.freeze.clear();
-  run.model.frozen_form = FrozenForm::kWire;
+  EPS_ASSIGN_OR_RETURN(const ModelSpec was, BuildModel(run.model));
+  run.model.freeze = {"*", absl::StrCat("!", TensorToTrain(was))};
   EPS_ASSIGN_OR_RETURN(const ModelSpec model, BuildModel(run.model));
-  run.model.freeze = {"*", absl::StrCat("!", TensorToTrain(model))};
-  // Else what the run trained of the blocks' matrices would be rounded.
-  if (is_quantized) run.model.frozen_form = FrozenForm::kMxInt8;
+  // Else matrices that the run trained would be rounded.
+  if (QuantizedParameters(model) != QuantizedParameters(was)) run.model.frozen_form = FrozenForm::kWire;
   return ParseRunConfig(SerializeRunConfig(run));
 }
 
