@@ -59,8 +59,9 @@ class Work {
     store_ = Store::Create(model, run).value();
     const std::vector<float> values(kChunkElems, 0.01f);
     for (int64_t chunk = 0; chunk < kChunks; ++chunk) {
-      for (const int64_t version : {0, 1}) store_->LoadMaster(kBlob, Version(version), chunk * kChunkElems, values);
-      for (const int moment : {0, 1}) store_->LoadMoment(kBlob, moment, chunk * kChunkElems, values);
+      for (const int64_t version : {0, 1})
+        EPS_CHECK(store_->LoadMaster(kBlob, Version(version), chunk * kChunkElems, values).ok());
+      for (const int moment : {0, 1}) EPS_CHECK(store_->LoadMoment(kBlob, moment, chunk * kChunkElems, values).ok());
     }
     std::memset(inbox_.bytes().data(), 0, inbox_.bytes().size());
   }
@@ -78,7 +79,7 @@ class Work {
     const ChunkGradient gradient = {.operands = {{dtype_, values, {0, 1}, 0}}, .program = {{SumOp::Kind::kLoad, 0}}};
     const GroupRange all{0, kChunkElems, 0};
     double squares = 0;
-    UpdateChunk(store_->Chunk(kBlob, chunk, Version(0)), gradient, absl::MakeConstSpan(&all, 1), scalars_, &squares);
+    UpdateChunk(*store_->Chunk(kBlob, chunk, Version(0)), gradient, absl::MakeConstSpan(&all, 1), scalars_, &squares);
   }
 
   const Dtype dtype_;

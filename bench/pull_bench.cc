@@ -130,7 +130,8 @@ void Serve(int out_fd) {
     // Pages that were never written are all one page, which stays in the cache.
     for (int i = 0; i < kNumBlobs; ++i) {
       const BlobId blob = Block(model, i);
-      stores.back()->LoadMaster(blob, Version(0), 0, std::vector<float>(model.blob(blob).num_elems, 1.5f));
+      EPS_CHECK(
+          stores.back()->LoadMaster(blob, Version(0), 0, std::vector<float>(model.blob(blob).num_elems, 1.5f)).ok());
       stores.back()->Publish(blob, Version(0));
     }
     std::vector<std::unique_ptr<grpc::Service>> services;

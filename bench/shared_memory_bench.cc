@@ -67,7 +67,7 @@ void Serve(int out_fd) {
     for (int i = 0; i < kNumBlobs; ++i) {
       const BlobId blob = Block(model, i);
       const std::vector<float> values(static_cast<size_t>(model.blob(blob).num_elems), 1.5f);
-      stores.back()->LoadMaster(blob, Version(0), 0, values);
+      EPS_CHECK(stores.back()->LoadMaster(blob, Version(0), 0, values).ok());
       stores.back()->Publish(blob, Version(0));
     }
     servers.push_back(server::SharedMemoryServer::Start({.incarnation = kIncarnation,

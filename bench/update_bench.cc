@@ -27,6 +27,7 @@
 #include "bench/support.h"
 #include "common/base/ids.h"
 #include "common/base/median.h"
+#include "common/base/status_macros.h"
 #include "common/model/model_spec.h"
 #include "common/numeric/bf16.h"
 #include "common/schedule/reduction_tree.h"
@@ -77,7 +78,7 @@ class Work {
 
   int64_t num_chunks() const { return num_chunks_; }
   int64_t num_elems() const { return num_chunks_ * kChunkElems; }
-  ChunkState Chunk(int64_t chunk) { return store_->Chunk(BlobId(0), chunk, Version(0)); }
+  ChunkState Chunk(int64_t chunk) { return *store_->Chunk(BlobId(0), chunk, Version(0)); }
   const uint16_t* Leaf(int which, int64_t chunk) const { return leaves_[which].data() + chunk * kChunkElems; }
 
   // Values of the usual sizes; first touched by the threads that use them.
@@ -92,10 +93,10 @@ class Work {
       leaves_[0][chunk * kChunkElems + i] = ToBf16(first[i]).bits;
       leaves_[1][chunk * kChunkElems + i] = ToBf16(-0.5f * first[i]).bits;
     }
-    store_->LoadMaster(BlobId(0), Version(0), chunk * kChunkElems, weights);
-    store_->LoadMaster(BlobId(0), Version(1), chunk * kChunkElems, weights);
-    store_->LoadMoment(BlobId(0), 0, chunk * kChunkElems, first);
-    store_->LoadMoment(BlobId(0), 1, chunk * kChunkElems, second);
+    EPS_CHECK(store_->LoadMaster(BlobId(0), Version(0), chunk * kChunkElems, weights).ok());
+    EPS_CHECK(store_->LoadMaster(BlobId(0), Version(1), chunk * kChunkElems, weights).ok());
+    EPS_CHECK(store_->LoadMoment(BlobId(0), 0, chunk * kChunkElems, first).ok());
+    EPS_CHECK(store_->LoadMoment(BlobId(0), 1, chunk * kChunkElems, second).ok());
   }
 
  private:

@@ -171,6 +171,10 @@ void PrintForPeople(const WholePlan& plan) {
   Row("total", plan.host.total_bytes(),
       absl::StrFormat("%.1f bytes a parameter; the state alone: %.1f", PerParameter(plan.host.total_bytes(), model),
                       PerParameter(plan.host.model_state_bytes(), model)));
+  if (plan.host.store.offloaded_bytes > 0) {
+    Row("on a disk", plan.host.store.offloaded_bytes,
+        absl::StrCat("in ", Printable(plan.run.optimizer_offload.path), "; each step reads and writes all of it"));
+  }
   if (plan.workers == 1) return;
   Row(absl::StrCat("with ", plan.workers, " workers' on one host"),
       plan.host.total_bytes() + plan.workers * plan.worker_host_bytes(), "the daemon's, and each worker's of the host");
@@ -234,6 +238,7 @@ void PrintJson(const WholePlan& plan, const std::optional<PlanExplanation>& expl
                                    {"pinned_bytes", plan.device.host_pinned_bytes}}},
                                  {"host",
                                   {{"model_state_bytes", plan.host.model_state_bytes()},
+                                   {"offloaded_bytes", plan.host.store.offloaded_bytes},
                                    {"contribution_window_bytes", plan.host.contribution_window_bytes},
                                    {"hold_bytes", plan.host.hold_bytes},
                                    {"checkpoint_buffer_bytes", plan.host.capture_bytes},

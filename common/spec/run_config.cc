@@ -180,6 +180,7 @@ absl::StatusOr<std::vector<FieldOverride>> WithPathsFromHere(std::vector<FieldOv
     const bool is_source = absl::StartsWith(field.path, "data.sources[");
     const bool is_path =
         field.path == "evaluation.path" || field.path == "data.path" || field.path == "data.tokenizer_path" ||
+        field.path == "optimizer_offload.path" ||
         (is_source && (absl::EndsWith(field.path, "].path") || absl::EndsWith(field.path, "].tokenizer_path")));
     if (!is_path || field.value.empty()) continue;
     std::error_code error;
@@ -263,7 +264,8 @@ bool RunConfig::is_of_bytes() const {
 }
 
 std::vector<std::string> DifferencesThatMatter(const RunConfig& was, const RunConfig& now) {
-  return RunSpecDifferences(SpecOfBits(was), SpecOfBits(now), {"relay", "transport", "checkpoint"});
+  return RunSpecDifferences(SpecOfBits(was), SpecOfBits(now),
+                            {"relay", "transport", "checkpoint", "optimizer_offload"});
 }
 
 }  // namespace eps

@@ -163,6 +163,15 @@ struct CheckpointConfig {
   friend bool operator==(const CheckpointConfig&, const CheckpointConfig&) = default;
 };
 
+// Where what of the state updates alone read lies. Changes no bits.
+struct OptimizerOffloadConfig {
+  std::string path;          // a folder, in which it lies in a file; "": all of it in memory
+  int64_t memory_bytes = 0;  // that stay in memory all the same
+
+  bool is_on() const { return !path.empty(); }
+  friend bool operator==(const OptimizerOffloadConfig&, const OptimizerOffloadConfig&) = default;
+};
+
 // How many vnodes of a step each worker computes. Changes no bits.
 enum class VnodeShares {
   kBySpeed,  // such that all are done at about the same time
@@ -223,6 +232,7 @@ struct RunConfig {
   int64_t steps = 0;
   EvaluationConfig evaluation;
   LayerDropConfig layer_drop;  // depth.drop
+  OptimizerOffloadConfig optimizer_offload;
 
   // The data of evaluation.path.
   DataConfig evaluation_data() const;
@@ -257,8 +267,8 @@ struct FieldOverride {
 // What is typed behind --set. Errors: INVALID_ARGUMENT no "=", or nothing in front of it
 absl::StatusOr<FieldOverride> ParseFieldOverride(const std::string& text);
 
-// Those that are paths of files, as they are seen from this process's folder, made absolute: evaluation.path, data.path and
-// data.tokenizer_path, and those of sources. Errors: NOT_FOUND this process's folder is gone
+// Those that are paths, as they are seen from this process's folder, made absolute: evaluation.path, data.path,
+// data.tokenizer_path, optimizer_offload.path, and those of sources. Errors: NOT_FOUND this process's folder is gone
 absl::StatusOr<std::vector<FieldOverride>> WithPathsFromHere(std::vector<FieldOverride> overrides);
 
 // Reads a RunSpec (.textproto or .json, by the file's ending), applies the overrides, reads the
@@ -297,8 +307,8 @@ absl::StatusOr<RunConfig> WithOverrides(const RunConfig& config, const std::vect
 absl::Status CheckWorkers(absl::string_view flag, int workers, const BatchConfig& batch);
 
 // The fields whose change would change bits, as "optimizer.schedule.peak: was 0.0006, now 0.001";
-// empty when `now` may resume `was`. relay, transport, checkpoint and precision.wire_versions change no bits and may differ,
-// and of evaluation everything but held_out.
+// empty when `now` may resume `was`. relay, transport, checkpoint, optimizer_offload and precision.wire_versions change no
+// bits and may differ, and of evaluation everything but held_out.
 // steps may not: with the same steps done, the schedule would be another one.
 std::vector<std::string> DifferencesThatMatter(const RunConfig& was, const RunConfig& now);
 

@@ -21,6 +21,7 @@ namespace {
 
 constexpr int64_t kMaxTokensPerStep = int64_t{1} << 40;
 constexpr int64_t kMaxCheckpointBufferBytes = int64_t{1} << 50;
+constexpr int64_t kMaxOffloadMemoryBytes = int64_t{1} << 50;
 constexpr int kMaxDepthFirstBlocks = 65'536;
 
 // ---- Batch
@@ -138,6 +139,17 @@ void CheckCheckpoint(const proto::Checkpoint& checkpoint, Checker& check, Checkp
   }
 }
 
+void CheckOptimizerOffload(const proto::OptimizerOffload& offload, const CheckContext& context, Checker& check,
+                           OptimizerOffloadConfig& out) {
+  if (offload.path().empty()) {
+    check.Fail("optimizer_offload.path", "missing; a folder on a fast disk, or leave optimizer_offload out");
+    return;
+  }
+  out.path = context.absolute_path(offload.path());
+  out.memory_bytes = check.Integer<int64_t>("optimizer_offload.memory_bytes", EPS_FIELD(offload, memory_bytes), 0, 0,
+                                            kMaxOffloadMemoryBytes);
+}
+
 void CheckLayerDrop(const proto::LayerDrop& drop, const ModelConfig& model, Checker& check, LayerDropConfig& out) {
   out.share = check.BelowOne("depth.drop.share", EPS_FIELD(drop, share), 0);
   out.rule = drop.rule() == proto::LayerDrop::LINEAR ? DropRule::kLinear : DropRule::kUniform;
@@ -211,6 +223,9 @@ absl::StatusOr<RunConfig> CheckRunSpec(const proto::RunSpec& spec, const CheckCo
     CheckEvaluation(spec.evaluation(), spec.data(), config, context, check, config.evaluation);
   }
   CheckLayerDrop(spec.depth().drop(), config.model, check, config.layer_drop);
+  if (spec.has_optimizer_offload()) {
+    CheckOptimizerOffload(spec.optimizer_offload(), context, check, config.optimizer_offload);
+  }
   EPS_RETURN_IF_ERROR(check.status());
   EPS_RETURN_IF_ERROR(CheckProducts(config));
   return config;
@@ -255,6 +270,10 @@ proto::RunSpec ToRunSpec(const RunConfig& config) {
     proto::LayerDrop& drop = *spec.mutable_depth()->mutable_drop();
     drop.set_share(config.layer_drop.share);
     drop.set_rule(config.layer_drop.rule == DropRule::kLinear ? proto::LayerDrop::LINEAR : proto::LayerDrop::UNIFORM);
+  }
+  if (config.optimizer_offload.is_on()) {
+    spec.mutable_optimizer_offload()->set_path(config.optimizer_offload.path);
+    spec.mutable_optimizer_offload()->set_memory_bytes(config.optimizer_offload.memory_bytes);
   }
   return spec;
 }

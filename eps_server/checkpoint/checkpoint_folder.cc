@@ -192,9 +192,11 @@ class TensorFiles {
 };
 
 absl::Status WriteTensors(TensorFiles& files, StateCapture& capture) {
-  for (capture.Fill(); capture.front() != nullptr; capture.Fill()) {
+  EPS_RETURN_IF_ERROR(capture.Fill());
+  while (capture.front() != nullptr) {
     EPS_RETURN_IF_ERROR(files.WriteChunk(*capture.front()));
     capture.Pop();
+    EPS_RETURN_IF_ERROR(capture.Fill());
   }
   return files.Finish();
 }
@@ -389,11 +391,8 @@ absl::Status LoadTensors(const std::string& folder, const ModelSpec& model, cons
     const Piece& piece = pieces[i];
     const auto values = buffer.subspan(0, static_cast<size_t>(piece.num_elems));
     EPS_RETURN_IF_ERROR(piece.file->ReadFloatsAt(*piece.stored, piece.first_elem, values));
-    if (piece.moment < 0) {
-      store.LoadMaster(piece.blob, manifest.state.version, piece.blob_elem, values);
-    } else {
-      store.LoadMoment(piece.blob, piece.moment, piece.blob_elem, values);
-    }
+    EPS_RETURN_IF_ERROR(piece.moment < 0 ? store.LoadMaster(piece.blob, manifest.state.version, piece.blob_elem, values)
+                                         : store.LoadMoment(piece.blob, piece.moment, piece.blob_elem, values));
     return AddTo(work, piece.num_bytes);
   });
 }

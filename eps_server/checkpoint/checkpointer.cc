@@ -86,7 +86,7 @@ class FolderCheckpointer final : public Checkpointer {
   absl::StatusOr<std::string> WriteCopied(const Store& store, const RunState& state, const Capture& capture) {
     EPS_ASSIGN_OR_RETURN(StateCapture copied,
                          StateCapture::Create(store, model_, state.version, capture.order, capture.captured, *buffer_));
-    copied.Fill();  // before a disk that hangs could hold an update up
+    EPS_RETURN_IF_ERROR(copied.Fill());  // before a disk that hangs could hold an update up
     PatientThread patient(
         {.is_awaited = capture.is_awaited, .is_cancelled = capture.is_cancelled, .allowance = kPromptWriting});
     if (claim_ != nullptr) EPS_RETURN_IF_ERROR(claim_());

@@ -196,7 +196,7 @@ TEST(CheckpointerTest, AdaptersComeBackAlsoWhereTheyAreFrozenAsOfAnEvaluation) {
       for (const TensorSpec& tensor : blob.tensors) {
         if (tensor.name != tensor_name) continue;
         values.resize(static_cast<size_t>(tensor.num_elems()));
-        in.ReadMaster(blob.id, Version(7), tensor.offset_elems, absl::MakeSpan(values));
+        EXPECT_OK(in.ReadMaster(blob.id, Version(7), tensor.offset_elems, absl::MakeSpan(values)));
       }
     }
     return values;
@@ -275,8 +275,8 @@ TEST(CheckpointerTest, AFolderLoadsAsAHuggingFaceOne) {
   ASSERT_OK(LoadHuggingFace(folder, f.model, NewAdapters::kRefused, 1, *loaded));
   const std::unique_ptr<Store> written = f.StoreAt(3);
   std::vector<float> a(1000), b(1000);
-  written->ReadMaster(BlobId(2), Version(3), 0, absl::MakeSpan(a));
-  loaded->ReadMaster(BlobId(2), Version(0), 0, absl::MakeSpan(b));
+  EXPECT_OK(written->ReadMaster(BlobId(2), Version(3), 0, absl::MakeSpan(a)));
+  EXPECT_OK(loaded->ReadMaster(BlobId(2), Version(0), 0, absl::MakeSpan(b)));
   EXPECT_EQ(std::memcmp(a.data(), b.data(), a.size() * sizeof(float)), 0);
 }
 
@@ -286,7 +286,7 @@ TEST(CheckpointerTest, WeightsThatAreNotFiniteAreNoneToBeginWith) {
   for (const BlobSpec& blob : f.model.blobs) {
     std::vector<float> values(static_cast<size_t>(blob.num_elems), 0.5f);
     if (blob.id == BlobId(2)) values[3] = std::numeric_limits<float>::quiet_NaN();
-    store->LoadMaster(blob.id, Version(3), 0, values);
+    EXPECT_OK(store->LoadMaster(blob.id, Version(3), 0, values));
     store->Publish(blob.id, Version(3));
   }
   ASSERT_OK_AND_ASSIGN(const std::string folder,
@@ -323,7 +323,7 @@ TEST(CheckpointerTest, BlobsAreTakenInTheOrderGivenAndMayChangeOnceCaptured) {
   const auto captured = [&](BlobId blob) {
     seen.push_back(blob);
     // The next step's update: its result must not show.
-    const ChunkState chunk = store->Chunk(blob, 0, Version(4));
+    const ChunkState chunk = *store->Chunk(blob, 0, Version(4));
     std::memset(const_cast<void*>(chunk.wire_in), 0x11, 16);
     std::memset(chunk.moment1, 0x22, 16);
   };
@@ -344,7 +344,7 @@ TEST(CheckpointerTest, WithLittleRoomForCopiesTheStateIsThatOfOneStepAllTheSame)
       const Fixture f(run);
       const std::unique_ptr<Store> store = f.StoreAt(4);
       const auto captured = [&](BlobId blob) {
-        const ChunkState chunk = store->Chunk(blob, 0, Version(4));
+        const ChunkState chunk = *store->Chunk(blob, 0, Version(4));
         std::memset(chunk.rest, 0x11, 16);
         std::memset(chunk.moment2, 0x22, 16);
       };

@@ -86,7 +86,8 @@ absl::Status FillStore(const ModelSpec& model, int threads, Store& store, LongWo
     const Part& part = parts[i];
     const auto values = buffer.subspan(0, static_cast<size_t>(part.num_elems));
     EPS_RETURN_IF_ERROR(make(part, values));
-    store.LoadMaster(part.blob, kInitialVersion, part.tensor->offset_elems + part.first_elem, values);
+    EPS_RETURN_IF_ERROR(
+        store.LoadMaster(part.blob, kInitialVersion, part.tensor->offset_elems + part.first_elem, values));
     return AddTo(work, part.num_elems * static_cast<int64_t>(sizeof(float)));
   });
 }

@@ -49,7 +49,7 @@ void ExpectStoreHolds(const ModelSpec& model, const Store& store,
         wanted[static_cast<size_t>(tensor.offset_elems + i)] = value(tensor, i);
       }
     }
-    store.ReadMaster(blob.id, Version(0), 0, absl::MakeSpan(found));
+    EXPECT_OK(store.ReadMaster(blob.id, Version(0), 0, absl::MakeSpan(found)));
     EXPECT_EQ(found, wanted) << blob.name;
     EXPECT_EQ(store.published(blob.id), Version(-1));
   }

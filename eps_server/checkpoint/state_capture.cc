@@ -41,8 +41,10 @@ StateCapture::StateCapture(const Store& store, const ModelSpec& model, Version v
       captured_(std::move(captured)),
       buffer_(&buffer) {}
 
-void StateCapture::Fill() {
-  while (next_blob_ < order_.size() && CopyNext()) {
+absl::Status StateCapture::Fill() {
+  while (next_blob_ < order_.size()) {
+    EPS_ASSIGN_OR_RETURN(const bool has_room, CopyNext());
+    if (!has_room) break;
     const BlobId blob = order_[next_blob_];
     if (++next_chunk_ < model_->blob(blob).num_chunks()) continue;
     next_chunk_ = 0;
@@ -50,9 +52,10 @@ void StateCapture::Fill() {
     captured_(blob);
   }
   EPS_CHECK(next_blob_ == order_.size() || !chunks_.empty());  // else the buffer is smaller than a chunk
+  return absl::OkStatus();
 }
 
-bool StateCapture::CopyNext() {
+absl::StatusOr<bool> StateCapture::CopyNext() {
   const BlobSpec& blob = model_->blob(order_[next_blob_]);
   CapturedChunk chunk{
       .blob = blob.id, .first_elem = next_chunk_ * kChunkElems, .num_elems = blob.chunk_elems(next_chunk_)};
@@ -62,18 +65,14 @@ bool StateCapture::CopyNext() {
     chunks_.push_back(chunk);
     return true;
   }
-  const auto num_elems = static_cast<size_t>(chunk.num_elems);
-  const auto moment_bytes = static_cast<size_t>(MomentBytes(moment_format(), chunk.num_elems));
-  const size_t master_bytes = num_elems * sizeof(float);
   std::byte* const state =
       buffer_->Push(static_cast<size_t>(CapturedChunkBytes(num_moments(), moment_format(), chunk.num_elems)));
   if (state == nullptr) return false;
   chunk.state = state;
-  store_->ReadMaster(blob.id, version_, chunk.first_elem, {reinterpret_cast<float*>(state), num_elems});
-  for (int which = 0; which < num_moments(); ++which) {
-    std::memcpy(state + master_bytes + static_cast<size_t>(which) * moment_bytes,
-                store_->Moment(blob.id, which).data() + MomentBytes(moment_format(), chunk.first_elem), moment_bytes);
-  }
+  const int64_t num_bytes =
+      int64_t{sizeof(float)} * chunk.num_elems + num_moments() * MomentBytes(moment_format(), chunk.num_elems);
+  EPS_RETURN_IF_ERROR(
+      store_->ReadChunk(blob.id, next_chunk_, version_, absl::MakeSpan(state, static_cast<size_t>(num_bytes))));
   chunks_.push_back(chunk);
   return true;
 }

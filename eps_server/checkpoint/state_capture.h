@@ -7,6 +7,7 @@
 #include <functional>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "common/base/ids.h"
 #include "common/model/model_spec.h"
@@ -41,8 +42,8 @@ class StateCapture {
                                              std::vector<BlobId> order, std::function<void(BlobId)> captured,
                                              CaptureBuffer& buffer);
 
-  // Copies while there is room.
-  void Fill();
+  // Copies while there is room. Errors: of the disk that the state lies on (Store::ReadChunk)
+  absl::Status Fill();
   // The oldest chunk that is copied and not popped; null if there is none: after Fill, that is the end.
   const CapturedChunk* front() const { return chunks_.empty() ? nullptr : &chunks_.front(); }
   void Pop();
@@ -55,7 +56,7 @@ class StateCapture {
   StateCapture(const Store& store, const ModelSpec& model, Version version, std::vector<BlobId> order,
                std::function<void(BlobId)> captured, CaptureBuffer& buffer);
   // False: there is no room.
-  bool CopyNext();
+  absl::StatusOr<bool> CopyNext();
 
   // Fixed after construction.
   const Store* store_;

@@ -18,6 +18,7 @@
 #include "eps_server/checkpoint/capture_size.h"
 #include "eps_server/checkpoint/testing.h"
 #include "eps_server/store/store.h"
+#include "eps_server/store/testing.h"
 #include "gtest/gtest.h"
 
 namespace eps::server {
@@ -46,15 +47,13 @@ struct CapturedState {
   // A chunk as the store has it.
   std::vector<std::byte> Read(const CapturedChunk& chunk) const {
     std::vector<float> master(static_cast<size_t>(chunk.num_elems));
-    store->ReadMaster(chunk.blob, Version(6), chunk.first_elem, absl::MakeSpan(master));
+    EXPECT_OK(store->ReadMaster(chunk.blob, Version(6), chunk.first_elem, absl::MakeSpan(master)));
     const absl::Span<const std::byte> bytes(reinterpret_cast<const std::byte*>(master.data()), master.size() * 4);
     std::vector<std::byte> state(bytes.begin(), bytes.end());
     for (int which = 0; which < 2; ++which) {
-      const absl::Span<const std::byte> moment =
-          store->Moment(chunk.blob, which)
-              .subspan(static_cast<size_t>(MomentBytes(store->moment_format(), chunk.first_elem)),
-                       static_cast<size_t>(MomentBytes(store->moment_format(), chunk.num_elems)));
-      state.insert(state.end(), moment.begin(), moment.end());
+      const std::vector<std::byte> moment = MomentOf(*store, model.blob(chunk.blob), which);
+      const auto begin = moment.begin() + MomentBytes(store->moment_format(), chunk.first_elem);
+      state.insert(state.end(), begin, begin + MomentBytes(store->moment_format(), chunk.num_elems));
     }
     return state;
   }
@@ -66,7 +65,7 @@ TEST(StateCaptureTest, EverythingIsCopiedAtOnceWhereItFits) {
   EXPECT_EQ(buffer->num_bytes(), CaptureBytes(f.model, f.run));
   StateCapture capture = f.Capture(*buffer);
   EXPECT_EQ(capture.front(), nullptr);
-  capture.Fill();
+  ASSERT_OK(capture.Fill());
   EXPECT_EQ(f.captured, AllBlobs(f.model));
   int64_t num_elems = 0;
   for (; capture.front() != nullptr; capture.Pop()) num_elems += capture.front()->num_elems;
@@ -84,7 +83,8 @@ TEST_P(CaptureMomentsTest, WhatDoesNotFitIsCopiedInOrderAsRoomComesBack) {
     const auto buffer = CaptureBuffer::Create(chunks * CapturedChunkBytes(2, GetParam(), kChunkElems)).value();
     StateCapture capture = f.Capture(*buffer);
     BlobId last(-1);
-    for (capture.Fill(); capture.front() != nullptr; capture.Fill()) {
+    ASSERT_OK(capture.Fill());
+    while (capture.front() != nullptr) {
       const CapturedChunk chunk = *capture.front();
       EXPECT_GE(chunk.blob, last);
       last = chunk.blob;
@@ -92,6 +92,7 @@ TEST_P(CaptureMomentsTest, WhatDoesNotFitIsCopiedInOrderAsRoomComesBack) {
       const std::vector<std::byte> want = f.Read(chunk);
       EXPECT_EQ(std::memcmp(want.data(), chunk.state, want.size()), 0);
       capture.Pop();
+      ASSERT_OK(capture.Fill());
     }
     EXPECT_EQ(f.captured, AllBlobs(f.model));
   }
@@ -102,7 +103,8 @@ TEST(StateCaptureTest, ABlobIsCapturedOnlyWhenItsLastChunkIsCopied) {
   const auto buffer = CaptureBuffer::Create(12 * kChunkElems).value();
   StateCapture capture = f.Capture(*buffer);
   bool seen = false;
-  for (capture.Fill(); capture.front() != nullptr; capture.Fill()) {
+  ASSERT_OK(capture.Fill());
+  while (capture.front() != nullptr) {
     const CapturedChunk& chunk = *capture.front();
     const bool whole = chunk.first_elem + chunk.num_elems == f.model.blob(chunk.blob).num_elems;
     // One chunk fits, so its blob is the last that was captured if the chunk ends it.
@@ -110,6 +112,7 @@ TEST(StateCaptureTest, ABlobIsCapturedOnlyWhenItsLastChunkIsCopied) {
     EXPECT_EQ(captured, whole);
     seen |= !whole;
     capture.Pop();
+    ASSERT_OK(capture.Fill());
   }
   EXPECT_TRUE(seen);
 }

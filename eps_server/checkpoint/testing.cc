@@ -4,6 +4,7 @@
 #include <bit>
 
 #include "absl/types/span.h"
+#include "common/testing/status_matchers.h"
 #include "eps_server/store/testing.h"
 #include "gtest/gtest.h"
 
@@ -27,9 +28,9 @@ float ValueAt(uint64_t seed, BlobId blob, int kind, int64_t i) {
 std::vector<float> ReadAll(const Store& store, const BlobSpec& blob, int kind, Version version) {
   std::vector<float> values(static_cast<size_t>(blob.num_elems));
   if (kind < 0) {
-    store.ReadMaster(blob.id, version, 0, absl::MakeSpan(values));
+    EXPECT_OK(store.ReadMaster(blob.id, version, 0, absl::MakeSpan(values)));
   } else {
-    values = ReadMoment(store, blob.id, kind, 0, blob.num_elems);
+    values = ReadMoment(store, blob, kind, 0, blob.num_elems);
   }
   return values;
 }
@@ -53,9 +54,9 @@ std::unique_ptr<Store> FilledStore(const ModelSpec& model, const RunConfig& run,
           values[i] = ValueAt(blob.frozen ? 0 : seed, blob.id, kind, tensor.offset_elems + static_cast<int64_t>(i));
         }
         if (kind < 0) {
-          store->LoadMaster(blob.id, version, tensor.offset_elems, values);
+          EXPECT_OK(store->LoadMaster(blob.id, version, tensor.offset_elems, values));
         } else {
-          store->LoadMoment(blob.id, kind, tensor.offset_elems, values);
+          EXPECT_OK(store->LoadMoment(blob.id, kind, tensor.offset_elems, values));
         }
       }
     }

@@ -71,6 +71,14 @@ std::vector<DaemonMemoryLine> Describe(const DaemonMemory& memory) {
       {"a checkpoint being written", memory.checkpoint_bytes, "beside it: a part that is read back, each step's loss"},
       {"constant", memory.constant_bytes, "code, libraries, transport buffers"},
   };
+  if (memory.store.offloaded_bytes > 0) {
+    // In place of the two kinds that lie there.
+    const int64_t all_bytes = memory.store.rest_bytes + memory.store.moment_bytes;
+    lines[1] = {"state that stays in memory", all_bytes - memory.store.offloaded_bytes,
+                absl::StrCat("of ", FormatByteSize(all_bytes),
+                             ", masters' rest and moments (optimizer_offload.memory_bytes); the others lie on a disk")};
+    lines[2] = {"state on its way", memory.store.frame_bytes, "buffers of what is read from the disk and written back"};
+  }
   auto frozen = lines.begin() + 1;
   if (memory.store.quantized_bytes > 0) {
     frozen = lines.insert(frozen, {"frozen matrices of blocks", memory.store.quantized_bytes,

@@ -24,11 +24,12 @@ TEST(DaemonMemoryTest, BytesPerParameterAreWhatTheHeaderOfTheStoreSays) {
   EXPECT_EQ(ComputeDaemonMemory(model, run).model_state_bytes(), 10 * model.num_parameters());
   EXPECT_EQ(ComputeDaemonMemory(model, run).capture_all_bytes, 8 * model.num_parameters());
   run.precision.moments = MomentFormat::kFp8;
-  EXPECT_EQ(ComputeDaemonMemory(model, run).model_state_bytes(),
-            8 * model.num_parameters() + model.num_parameters() / 16);
-  // Chunks are copied to multiples of 64 bytes.
+  // A chunk's part of each of two moments begins at a multiple of 64 bytes, and so does its copy.
+  const auto blobs = static_cast<double>(model.blobs.size());
+  EXPECT_NEAR(static_cast<double>(ComputeDaemonMemory(model, run).model_state_bytes()),
+              8.0625 * static_cast<double>(model.num_parameters()), 2 * 64.0 * blobs);
   EXPECT_NEAR(static_cast<double>(ComputeDaemonMemory(model, run).capture_all_bytes),
-              6.0625 * static_cast<double>(model.num_parameters()), 64.0 * static_cast<double>(model.blobs.size()));
+              6.0625 * static_cast<double>(model.num_parameters()), 64.0 * blobs);
   run.precision.moments = MomentFormat::kFp32;
   run.precision.wire = Dtype::kF32;
   EXPECT_EQ(ComputeDaemonMemory(model, run).model_state_bytes(), 16 * model.num_parameters());
@@ -74,6 +75,31 @@ TEST(DaemonMemoryTest, QuantizedMatricesHaveALineOfTheirOwn) {
   EXPECT_THAT(lines[2].why, HasSubstr("MXINT8"));
   const DaemonMemory memory = ComputeDaemonMemory(BuildModel(run.model).value(), run);
   EXPECT_EQ(memory.store.weights_bytes(), lines[0].num_bytes + lines[1].num_bytes + lines[2].num_bytes);
+}
+
+TEST(DaemonMemoryTest, WhatLiesOnADiskIsInNoTotal) {
+  RunConfig run;
+  run.precision.wire = Dtype::kBf16;
+  const ModelSpec model =
+      BuildModel({.num_layers = 8, .d_model = 1024, .num_heads = 8, .context = 64, .vocab = 64}).value();
+  const DaemonMemory all = ComputeDaemonMemory(model, run);
+  run.optimizer_offload = {.path = "/disk", .memory_bytes = 100'000'000};
+  const DaemonMemory memory = ComputeDaemonMemory(model, run);
+  const int64_t chunk_bytes = 10 * kChunkElems;
+  EXPECT_EQ(memory.store.frame_bytes, 32 * chunk_bytes);
+  const int64_t kept_bytes = 10 * model.num_elems() - memory.store.offloaded_bytes;
+  EXPECT_LE(kept_bytes, 100'000'000);
+  EXPECT_GT(kept_bytes, 100'000'000 - chunk_bytes);
+  EXPECT_EQ(all.total_bytes() - memory.total_bytes(), memory.store.offloaded_bytes - memory.store.frame_bytes);
+  const std::vector<DaemonMemoryLine> lines = Describe(memory);
+  EXPECT_EQ(lines[1].num_bytes, kept_bytes);
+  EXPECT_EQ(lines[2].num_bytes, memory.store.frame_bytes);
+  int64_t sum = 0;
+  for (const DaemonMemoryLine& line : lines) sum += line.num_bytes;
+  EXPECT_EQ(sum, memory.total_bytes());
+  // Memory that holds all of it: as if it were not asked for.
+  run.optimizer_offload.memory_bytes = 10 * model.num_elems();
+  EXPECT_EQ(ComputeDaemonMemory(model, run).total_bytes(), all.total_bytes());
 }
 
 TEST(DaemonMemoryTest, ACheckpointTakesTheStateUpToTheBufferAndTheSameBesideItForAnyModel) {

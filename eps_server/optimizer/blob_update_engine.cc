@@ -67,11 +67,13 @@ class BlobUpdateEngine final : public GatheringUpdateEngine {
     if (gradient.nonfinite_vnode >= 0) return FailNonFinite(step, blob, chunk, gradient);
     work().ShowSum(step, blob, chunk, gradient);
     double squares = 0;
-    std::vector<StepSquares> step_squares = work().Measure(step, blob, chunk, gradient, scalars, &squares);
+    absl::StatusOr<std::vector<StepSquares>> step_squares =
+        work().Measure(step, blob, chunk, gradient, scalars, &squares);
+    if (!step_squares.ok()) return Fail(step_squares.status());
     if (!std::isfinite(squares)) return FailNonFinite(step, blob, chunk, gradient);
     MutexLock lock(mu_);
     Keep(blob, chunk, std::move(gradient), squares);
-    NoteMeasured(blob, chunk, std::move(step_squares));
+    NoteMeasured(blob, chunk, *std::move(step_squares));
   }
 
   void Keep(BlobId blob, int64_t chunk, ChunkGradient gradient, double squares) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {

@@ -74,6 +74,7 @@ class ChunkUpdateEngine final : public UpdateEngineBase {
       if (arrival == UnreadRows::Arrival::kParked) return;
       if (arrival == UnreadRows::Arrival::kRest) rows = unread_rows_.rows();
     }
+    work().Prefetch(blob, chunk);
     // A std::function must be copyable, so the gradient goes behind a pointer.
     Push({"update", blob, chunk}, [this, blob, chunk, scalars = scalars(blob), step = step(), rows,
                                    shared = std::make_shared<ChunkGradient>(std::move(gradient))] {
@@ -110,11 +111,9 @@ class ChunkUpdateEngine final : public UpdateEngineBase {
     if (gradient.nonfinite_vnode >= 0) return FailNonFinite(step, blob, chunk, gradient);
     double squares = 0;
     work().ShowSum(step, blob, chunk, gradient);
-    if (rows == nullptr) {
-      work().Update(step, blob, chunk, gradient, scalars, &squares);
-    } else if (!UpdateRest(step, chunk, gradient, scalars, *rows, &squares)) {
-      return;
-    }
+    const absl::Status status = rows == nullptr ? work().Update(step, blob, chunk, gradient, scalars, &squares)
+                                                : UpdateRest(step, chunk, gradient, scalars, *rows, &squares);
+    if (!status.ok()) return Fail(status);
     if (!std::isfinite(squares)) return FailNonFinite(step, blob, chunk, gradient);
     gradient = {};
     work().ShowUpdated(step, blob, chunk);
@@ -126,49 +125,50 @@ class ChunkUpdateEngine final : public UpdateEngineBase {
                     const RowsRead& rows) {
     const BlobId blob = table_->blob;
     const ChunkParts parts = TablePartsOf(chunk, rows);
-    if (!PaysEarly(work().State(step, blob, chunk), of_head, NumElems(parts.unread))) return;
+    if (!PaysEarly(model().blob(blob).chunk_elems(chunk), of_head, NumElems(parts.unread))) return;
     {
       MutexLock lock(mu_);
       if (step != this->step() || !unread_rows_.Begin(chunk)) return;
     }
-    work().UpdateRanges(step, blob, chunk, WithoutEmbedding(of_head), parts.unread, scalars);
+    const absl::Status status =
+        work().UpdateRanges(step, blob, chunk, WithoutEmbedding(of_head), parts.unread, scalars);
+    if (!status.ok()) return Fail(status);
     MutexLock lock(mu_);
     std::optional<ChunkGradient> whole = unread_rows_.End(chunk);
     if (whole.has_value()) PushUpdate(blob, chunk, *std::move(whole));
   }
   // Whether what is updated early saves more at the step's end than it costs there: contributions are read once more
   // for the rest, and the embedding's to see that they are zero. There are as many of these as of the head's, or one.
-  bool PaysEarly(const ChunkState& state, const ChunkGradient& of_head, int64_t num_unread) const {
-    const int64_t num_rest = state.num_elems - num_unread;
+  bool PaysEarly(int64_t num_elems, const ChunkGradient& of_head, int64_t num_unread) const {
+    const int64_t num_rest = num_elems - num_unread;
     const int64_t head = GradientBytes(of_head, 1);
     const int64_t embedding = std::max<int64_t>(head, SizeOf(run().precision.gradients));
-    return StateBytes(state, num_unread) > num_rest * (head + embedding) + num_unread * embedding;
+    return work().StateBytes(num_unread) > num_rest * (head + embedding) + num_unread * embedding;
   }
-  // Then, with the whole gradient, the others. The squares are those of all rows, in their order. False: the run has
-  // failed.
-  bool UpdateRest(StepId step, int64_t chunk, const ChunkGradient& gradient, const UpdateScalars& scalars,
-                  const RowsRead& rows, double* squares) {
+  // Then, with the whole gradient, the others. The squares are those of all rows, in their order.
+  // Errors: INTERNAL the embedding's gradient is not zero where it has to be · ChunkWork's
+  absl::Status UpdateRest(StepId step, int64_t chunk, const ChunkGradient& gradient, const UpdateScalars& scalars,
+                          const RowsRead& rows, double* squares) {
     const BlobId blob = table_->blob;
     const ChunkParts parts = TablePartsOf(chunk, rows);
     if (const std::optional<NonzeroValue> wrong = NonzeroOfEmbedding(gradient, parts.unread); wrong.has_value()) {
-      FailNonzero(step, chunk, *wrong);
-      return false;
+      return NonzeroError(step, chunk, *wrong);
     }
     *squares = work().SumAgain(blob, chunk, gradient);
-    work().UpdateRanges(step, blob, chunk, gradient, parts.rest, scalars);
-    return true;
+    return work().UpdateRanges(step, blob, chunk, gradient, parts.rest, scalars);
   }
   ChunkParts TablePartsOf(int64_t chunk, const RowsRead& rows) const {
     const BlobId blob = table_->blob;
     return PartsOf(model().blob(blob), *table_->tensor, chunk, work().RangesOf(blob, chunk), rows);
   }
 
-  void FailNonzero(StepId step, int64_t chunk, const NonzeroValue& wrong) {
+  absl::Status NonzeroError(StepId step, int64_t chunk, const NonzeroValue& wrong) const {
     const TensorSpec& table = *table_->tensor;
     const int64_t row = (chunk * kChunkElems + wrong.elem - table.offset_elems) / table.shape[1];
-    Fail(absl::InternalError(absl::StrCat("step ", step.value(), ": the embedding's gradient of ", table.name, ", row ",
-                                          row, ": not zero, though no token of the step reads it; from vnodes ",
-                                          DebugString(wrong.node), ", whose worker computes it wrongly")));
+    return absl::InternalError(absl::StrCat("step ", step.value(), ": the embedding's gradient of ", table.name,
+                                            ", row ", row,
+                                            ": not zero, though no token of the step reads it; from vnodes ",
+                                            DebugString(wrong.node), ", whose worker computes it wrongly"));
   }
 
   std::optional<BlobTensor> table_;  // of tokens, if some of it may be updated early; fixed after construction

@@ -2,32 +2,15 @@
 
 #include <cstddef>
 
+#include "common/base/status_macros.h"
 #include "common/spec/moment_format.h"
 #include "common/tensor/dtype.h"
 
 namespace eps::server {
-namespace {
-
-// What LAMB's first pass has to read of the model.
-int64_t ReadBytes(const ChunkState& state) {
-  const int64_t master = state.master != nullptr ? 4 : SizeOf(state.wire_dtype) + (state.rest != nullptr ? 2 : 0);
-  return state.num_elems * master + 2 * MomentBytes(state.moment_format, state.num_elems);
-}
-
-}  // namespace
-
 int64_t GradientBytes(const ChunkGradient& gradient, int64_t num_elems) {
   int64_t bytes = 0;
   for (const GradientOperand& operand : gradient.operands) bytes += num_elems * SizeOf(operand.dtype);
   return bytes;
-}
-
-int64_t StateBytes(const ChunkState& state, int64_t num_elems) {
-  const int64_t moments = (state.moment1 != nullptr) + (state.moment2 != nullptr);
-  const int64_t rest = (state.rest != nullptr ? 2 : 0) + (state.master != nullptr ? 4 : 0);
-  const int64_t wire_forms = state.master != nullptr ? 1 : 2;
-  return num_elems * (wire_forms * SizeOf(state.wire_dtype) + 2 * rest) +
-         2 * moments * MomentBytes(state.moment_format, num_elems);
 }
 
 int64_t NumElems(absl::Span<const GroupRange> ranges) {
@@ -36,8 +19,14 @@ int64_t NumElems(absl::Span<const GroupRange> ranges) {
   return num_elems;
 }
 
-ChunkState ChunkWork::State(StepId step, BlobId blob, int64_t chunk) const {
-  return store_.Chunk(blob, chunk, ReadVersion(step));
+int64_t ChunkWork::RestBytes() const {
+  return store_.wire_dtype() == Dtype::kBf16 ? 2 : store_.wire_dtype() == Dtype::kF16 ? 4 : 0;
+}
+
+int64_t ChunkWork::StateBytes(int64_t num_elems) const {
+  const int64_t wire_forms = store_.wire_dtype() == Dtype::kF16 ? 1 : 2;
+  return num_elems * (wire_forms * SizeOf(store_.wire_dtype()) + 2 * RestBytes()) +
+         2 * store_.num_moments() * MomentBytes(store_.moment_format(), num_elems);
 }
 
 double ChunkWork::Sum(StepId step, BlobId blob, int64_t chunk, const ChunkGradient& gradient, float* sum) {
@@ -57,29 +46,34 @@ double ChunkWork::SumAgain(BlobId blob, int64_t chunk, const ChunkGradient& grad
   return SumChunk(gradient, num_elems, nullptr);
 }
 
-std::vector<StepSquares> ChunkWork::Measure(StepId step, BlobId blob, int64_t chunk, const ChunkGradient& gradient,
-                                            const UpdateScalars& scalars, double* squares) {
-  const ChunkState state = State(step, blob, chunk);
+absl::StatusOr<std::vector<StepSquares>> ChunkWork::Measure(StepId step, BlobId blob, int64_t chunk,
+                                                            const ChunkGradient& gradient, const UpdateScalars& scalars,
+                                                            double* squares) {
+  EPS_ASSIGN_OR_RETURN(const ChunkState state, store_.Chunk(blob, chunk, ReadVersion(step)));
   const std::vector<GroupRange>& ranges = RangesOf(blob, chunk);
   std::vector<StepSquares> step_squares(ranges.size());
   const double of_gradient = MeasureSteps(state, gradient, ranges, scalars, absl::MakeSpan(step_squares));
   if (squares != nullptr) *squares = of_gradient;
-  moved_bytes_ += GradientBytes(gradient, state.num_elems) + ReadBytes(state);
+  const int64_t master_bytes = RestBytes() + (state.master == nullptr ? SizeOf(state.wire_dtype) : 0);
+  moved_bytes_ += GradientBytes(gradient, state.num_elems) + state.num_elems * master_bytes +
+                  2 * MomentBytes(state.moment_format, state.num_elems);
   return step_squares;
 }
 
-void ChunkWork::Update(StepId step, BlobId blob, int64_t chunk, const ChunkGradient& gradient,
-                       const UpdateScalars& scalars, double* squares) {
-  UpdateRanges(step, blob, chunk, gradient, RangesOf(blob, chunk), scalars, squares);
+absl::Status ChunkWork::Update(StepId step, BlobId blob, int64_t chunk, const ChunkGradient& gradient,
+                               const UpdateScalars& scalars, double* squares) {
+  return UpdateRanges(step, blob, chunk, gradient, RangesOf(blob, chunk), scalars, squares);
 }
 
-void ChunkWork::UpdateRanges(StepId step, BlobId blob, int64_t chunk, const ChunkGradient& gradient,
-                             absl::Span<const GroupRange> ranges, const UpdateScalars& scalars, double* squares) {
-  const ChunkState state = State(step, blob, chunk);
+absl::Status ChunkWork::UpdateRanges(StepId step, BlobId blob, int64_t chunk, const ChunkGradient& gradient,
+                                     absl::Span<const GroupRange> ranges, const UpdateScalars& scalars,
+                                     double* squares) {
+  EPS_ASSIGN_OR_RETURN(const ChunkState state, store_.Chunk(blob, chunk, ReadVersion(step)));
   UpdateChunk(state, gradient, ranges, scalars, squares);
   const int64_t num_elems = NumElems(ranges);
   updated_elems_ += num_elems;
-  moved_bytes_ += GradientBytes(gradient, num_elems) + StateBytes(state, num_elems);
+  moved_bytes_ += GradientBytes(gradient, num_elems) + StateBytes(num_elems);
+  return absl::OkStatus();
 }
 
 void ChunkWork::CarryOver(StepId step, BlobId blob) {

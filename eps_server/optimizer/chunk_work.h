@@ -5,6 +5,8 @@
 #include <cstdint>
 #include <vector>
 
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "common/base/ids.h"
 #include "common/model/model_spec.h"
@@ -19,13 +21,11 @@ namespace eps::server {
 
 // What a pass over so many elements of a gradient has to read.
 int64_t GradientBytes(const ChunkGradient& gradient, int64_t num_elems);
-// What an update of so many elements, whole units of moments, has to read and write of the model: the wire form, unless
-// the master lies beside it, and its successor; the master or its rest, and the moments, all in place.
-int64_t StateBytes(const ChunkState& state, int64_t num_elems);
 int64_t NumElems(absl::Span<const GroupRange> ranges);
 
 // The passes over a chunk that the update engine's tasks are made of, in any of its modes: each runs the kernels, and
-// counts what it moved. Which of them runs when is the engine's.
+// counts what it moved. Which of them runs when is the engine's. Those that want what lies of the model on a disk
+// (Store::Chunk) fail where that does.
 //
 // Threads: safe, as long as no two work on the same chunk
 class ChunkWork {
@@ -39,15 +39,17 @@ class ChunkWork {
   // The same of a chunk whose sum the witness has seen.
   double SumAgain(BlobId blob, int64_t chunk, const ChunkGradient& gradient);
   // LAMB's pass before the update: of each range what its trust ratio is made of. squares: as UpdateChunk's.
-  std::vector<StepSquares> Measure(StepId step, BlobId blob, int64_t chunk, const ChunkGradient& gradient,
-                                   const UpdateScalars& scalars, double* squares);
+  absl::StatusOr<std::vector<StepSquares>> Measure(StepId step, BlobId blob, int64_t chunk,
+                                                   const ChunkGradient& gradient, const UpdateScalars& scalars,
+                                                   double* squares);
 
   // From the step's version to the next one. squares: as UpdateChunk's. The witness is not told: the engine may find
   // that the gradient was not finite, or update a chunk in two parts.
-  void Update(StepId step, BlobId blob, int64_t chunk, const ChunkGradient& gradient, const UpdateScalars& scalars,
-              double* squares);
-  void UpdateRanges(StepId step, BlobId blob, int64_t chunk, const ChunkGradient& gradient,
-                    absl::Span<const GroupRange> ranges, const UpdateScalars& scalars, double* squares = nullptr);
+  absl::Status Update(StepId step, BlobId blob, int64_t chunk, const ChunkGradient& gradient,
+                      const UpdateScalars& scalars, double* squares);
+  absl::Status UpdateRanges(StepId step, BlobId blob, int64_t chunk, const ChunkGradient& gradient,
+                            absl::Span<const GroupRange> ranges, const UpdateScalars& scalars,
+                            double* squares = nullptr);
   // The next version of the blob is the step's.
   void CarryOver(StepId step, BlobId blob);
 
@@ -55,7 +57,12 @@ class ChunkWork {
   void ShowSum(StepId step, BlobId blob, int64_t chunk, const ChunkGradient& gradient);
   void ShowUpdated(StepId step, BlobId blob, int64_t chunk);
 
-  ChunkState State(StepId step, BlobId blob, int64_t chunk) const;
+  // A pass over the chunk is queued, behind those that were named before.
+  void Prefetch(BlobId blob, int64_t chunk) { store_.Prefetch(blob, chunk); }
+
+  // What an update of so many elements, whole units of moments, has to read and write of the model: the wire form, unless
+  // the master lies beside it, and its successor; the master or its rest, and the moments, all in place.
+  int64_t StateBytes(int64_t num_elems) const;
   const std::vector<GroupRange>& RangesOf(BlobId blob, int64_t chunk) const {
     return groups_[static_cast<size_t>(blob.value())].ranges[static_cast<size_t>(chunk)];
   }
@@ -64,6 +71,8 @@ class ChunkWork {
   int64_t moved_bytes() const { return moved_bytes_; }
 
  private:
+  int64_t RestBytes() const;  // of an element: what its wire form lacks of the master, or the master
+
   const ModelSpec& model_;
   Store& store_;
   const std::vector<TensorGroups>& groups_;

@@ -27,16 +27,18 @@ void GatheringUpdateEngine::MakeReady(BlobId blob) {
 
 void GatheringUpdateEngine::PushMeasures(BlobId blob) {
   for (int64_t chunk = 0; chunk < num_chunks(blob); ++chunk) {
+    work().Prefetch(blob, chunk);
     Push({"measure", blob, chunk},
          [this, blob, chunk, step = step(), scalars = scalars(blob)] { Measure(step, blob, chunk, *scalars); });
   }
 }
 
 void GatheringUpdateEngine::Measure(StepId step, BlobId blob, int64_t chunk, const UpdateScalars& scalars) {
-  std::vector<StepSquares> squares =
+  absl::StatusOr<std::vector<StepSquares>> squares =
       work().Measure(step, blob, chunk, Gathered(blob, chunk, /*is_last=*/false), scalars, nullptr);
+  if (!squares.ok()) return Fail(squares.status());
   MutexLock lock(mu_);
-  NoteMeasured(blob, chunk, std::move(squares));
+  NoteMeasured(blob, chunk, *std::move(squares));
 }
 
 // Norms are summed chunk by chunk, a chunk's ranges in order.
@@ -67,6 +69,7 @@ void GatheringUpdateEngine::PushUpdates(BlobId blob) {
   NoteUpdate();
   if (is_skipped()) return PushCarryOver(blob);
   for (int64_t chunk = 0; chunk < num_chunks(blob); ++chunk) {
+    work().Prefetch(blob, chunk);
     Push({"update", blob, chunk},
          [this, blob, chunk, step = step(), scalars = scalars(blob)] { Update(step, blob, chunk, *scalars); });
   }
@@ -74,7 +77,9 @@ void GatheringUpdateEngine::PushUpdates(BlobId blob) {
 
 // Contributions are given back without the lock, and before the blob is told.
 void GatheringUpdateEngine::Update(StepId step, BlobId blob, int64_t chunk, const UpdateScalars& scalars) {
-  work().Update(step, blob, chunk, Gathered(blob, chunk, /*is_last=*/true), scalars, nullptr);
+  const absl::Status status =
+      work().Update(step, blob, chunk, Gathered(blob, chunk, /*is_last=*/true), scalars, nullptr);
+  if (!status.ok()) return Fail(status);
   work().ShowUpdated(step, blob, chunk);
   FinishChunk(blob, chunk);
 }

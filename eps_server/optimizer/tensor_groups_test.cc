@@ -166,7 +166,7 @@ void ExpectAgrees(const Trainer& trainer, const Reference& reference, int64_t ve
     for (const TensorSpec& tensor : blob.tensors) {
       const Tensor& want = reference.tensor(blob.id, tensor.name);
       std::vector<float> got(want.p.size());
-      trainer.store().ReadMaster(blob.id, Version(version), tensor.offset_elems, absl::MakeSpan(got));
+      EXPECT_OK(trainer.store().ReadMaster(blob.id, Version(version), tensor.offset_elems, absl::MakeSpan(got)));
       // Weights are below 0.5, of which fp32 keeps 24 bits; they move by 1e-4 and more.
       const double bound = 2e-7 * static_cast<double>(version);
       double moved = 0;

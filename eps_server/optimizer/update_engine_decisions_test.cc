@@ -33,7 +33,7 @@ TEST(UpdateEngineClipTest, ExactIsTorchsAndBlobsComeInPullOrder) {
   for (size_t b = 0; b < made.size(); ++b) EXPECT_EQ(made[b], BlobId(static_cast<int32_t>(b)));
   // m = (1 - beta1) * scale * g
   const double scale = 0.01 / (trainer.Norm(0) + 1e-6);
-  const float m = ReadMoment(trainer.store(), kBlock, 0, 5, 1)[0];
+  const float m = ReadMoment(trainer.store(), trainer.model().blob(kBlock), 0, 5, 1)[0];
   double g = 0;
   for (int v = 0; v < kVnodes; ++v) g += Trainer::GradientAt(0, v, kBlock, 5);
   EXPECT_NEAR(m, 0.1 * scale * g, 1e-5 * std::abs(0.1 * scale * g));
@@ -71,7 +71,7 @@ TEST(UpdateEngineClipTest, PerBlobScalesEachByItsOwnNorm) {
   trainer.SubmitAll(0);
   trainer.WaitForStep(0);
   for (const BlobId blob : {kWte, kBlock}) {
-    const float m = ReadMoment(trainer.store(), blob, 0, 5, 1)[0];
+    const float m = ReadMoment(trainer.store(), trainer.model().blob(blob), 0, 5, 1)[0];
     double g = 0;
     for (int v = 0; v < kVnodes; ++v) g += Trainer::GradientAt(0, v, blob, 5);
     const double want = 0.1 * g * 0.01 / (trainer.Norm(0, blob) + 1e-6);
@@ -81,7 +81,9 @@ TEST(UpdateEngineClipTest, PerBlobScalesEachByItsOwnNorm) {
 
 TEST(UpdateEngineClipTest, LaggedUsesTheNormOfTheStepBeforeAndOneAtStepZero) {
   // m = beta1 * m + (1 - beta1) * scale * g
-  const auto moment = [](const Trainer& trainer) { return ReadMoment(trainer.store(), kBlock, 0, 5, 1)[0]; };
+  const auto moment = [](const Trainer& trainer) {
+    return ReadMoment(trainer.store(), trainer.model().blob(kBlock), 0, 5, 1)[0];
+  };
   const auto share = [](int64_t step) { return 0.1 * Trainer::SumAt(step, {0, kVnodes}, kBlock, 5); };
   Trainer trainer(SmallRun(ClipMode::kLagged, 0.01));
   trainer.SubmitAll(0);

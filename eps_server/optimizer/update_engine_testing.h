@@ -75,10 +75,12 @@ class Trainer {
     for (const BlobSpec& blob : model_.blobs) {
       std::vector<float> values(static_cast<size_t>(blob.num_elems));
       for (size_t i = 0; i < values.size(); ++i) values[i] = FirstAt(static_cast<int64_t>(i));
-      if (from != nullptr) from->store_->ReadMaster(blob.id, Version(first_step), 0, absl::MakeSpan(values));
-      store_->LoadMaster(blob.id, Version(first_step), 0, values);
+      if (from != nullptr) {
+        EXPECT_OK(from->store_->ReadMaster(blob.id, Version(first_step), 0, absl::MakeSpan(values)));
+      }
+      EXPECT_OK(store_->LoadMaster(blob.id, Version(first_step), 0, values));
       for (int which = 0; from != nullptr && which < store_->num_moments(); ++which) {
-        store_->LoadMoment(blob.id, which, 0, ReadMoment(*from->store_, blob.id, which, 0, blob.num_elems));
+        EXPECT_OK(store_->LoadMoment(blob.id, which, 0, ReadMoment(*from->store_, blob, which, 0, blob.num_elems)));
       }
       store_->Publish(blob.id, Version(first_step));
       for (int64_t c = 0; !blob.frozen && c < blob.num_chunks(); ++c) chunks_.push_back({blob.id, c});
@@ -201,10 +203,10 @@ class Trainer {
     for (const BlobSpec& blob : model_.blobs) {
       std::vector<float> values(static_cast<size_t>(blob.num_elems));
       const auto append = [&] { bits.append(reinterpret_cast<const char*>(values.data()), values.size() * 4); };
-      store_->ReadMaster(blob.id, Version(version), 0, absl::MakeSpan(values));
+      EXPECT_OK(store_->ReadMaster(blob.id, Version(version), 0, absl::MakeSpan(values)));
       append();
       for (int which = 0; !blob.frozen && which < store_->num_moments(); ++which) {
-        values = ReadMoment(*store_, blob.id, which, 0, blob.num_elems);
+        values = ReadMoment(*store_, blob, which, 0, blob.num_elems);
         append();
       }
     }

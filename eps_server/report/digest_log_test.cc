@@ -34,7 +34,7 @@ class DigestLogTest : public testing::Test {
  protected:
   DigestLogTest() {
     for (const BlobSpec& blob : model_.blobs) {
-      store_->LoadMaster(blob.id, Version(1), 0, Values(blob, 0.5f));
+      EXPECT_OK(store_->LoadMaster(blob.id, Version(1), 0, Values(blob, 0.5f)));
       for (int64_t chunk = 0; chunk < blob.num_chunks(); ++chunk) chunks_.emplace_back(blob.id, chunk);
     }
     log_ = *DigestLog::Open(path_, &model_, store_.get());
@@ -117,7 +117,7 @@ TEST_F(DigestLogTest, AFrozenTensorHasAMasterOfEveryStepAndNoGradient) {
   const std::unique_ptr<Store> store = *Store::Create(model, run);
   const auto digest = [&](float first) {
     const std::unique_ptr<DigestLog> log = *DigestLog::Open(path_, &model, store.get());
-    store->LoadMaster(BlobId(0), Version(1), 0, std::vector<float>(8, first));
+    EXPECT_OK(store->LoadMaster(BlobId(0), Version(1), 0, std::vector<float>(8, first)));
     log->OnCommit({.step = StepId(0)});
     return nlohmann::json::parse(*ReadFile(path_))["tensors"][0];
   };

@@ -112,7 +112,7 @@ class DataServiceTest : public testing::Test {
     for (const BlobSpec& blob : model_.blobs) {
       std::vector<float> values(blob.num_elems);
       for (size_t i = 0; i < values.size(); ++i) values[i] = static_cast<float>(i % 1000);
-      store_->LoadMaster(blob.id, Version(0), 0, values);
+      EXPECT_OK(store_->LoadMaster(blob.id, Version(0), 0, values));
     }
     ASSERT_OK_AND_ASSIGN(aggregator_, Aggregator::Create({.model = &model_,
                                                           .virtual_nodes = 2,

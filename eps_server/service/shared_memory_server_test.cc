@@ -177,7 +177,7 @@ TEST_F(SharedMemoryServerTest, AWorkerGetsTheWeightsReadOnlyAndAnInboxOfItsOwn) 
   ASSERT_THAT(inbox, IsOk());
 
   const std::vector<float> ones(static_cast<size_t>(model_.blob(BlobId(1)).num_elems), 1.0f);
-  store_->LoadMaster(BlobId(1), Version(0), 0, ones);
+  EXPECT_OK(store_->LoadMaster(BlobId(1), Version(0), 0, ones));
   EXPECT_EQ(layout.LoadPublished(weights->bytes(), BlobId(1)), Version(-1));
   Say(socket, Pull(1, 0));
   store_->Publish(BlobId(1), Version(0));

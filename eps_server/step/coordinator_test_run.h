@@ -98,9 +98,9 @@ class MemoryCheckpointer : public Checkpointer {
       for (int which = -1; which < num_moments; ++which) {
         std::vector<float>& values = tensors.emplace_back(static_cast<size_t>(model_.blob(order[b]).num_elems));
         if (which < 0) {
-          store.ReadMaster(order[b], state.version, 0, absl::MakeSpan(values));
+          EXPECT_OK(store.ReadMaster(order[b], state.version, 0, absl::MakeSpan(values)));
         } else {
-          values = ReadMoment(store, order[b], which, 0, model_.blob(order[b]).num_elems);
+          values = ReadMoment(store, model_.blob(order[b]), which, 0, model_.blob(order[b]).num_elems);
         }
       }
       capture.captured(order[b]);
@@ -257,13 +257,13 @@ struct TestRun {
     if (from == nullptr) {
       std::vector<float> values(static_cast<size_t>(blob.num_elems));
       for (size_t i = 0; i < values.size(); ++i) values[i] = 0.01f * static_cast<float>((i * 7 + 3) % 101) - 0.5f;
-      store->LoadMaster(blob.id, Version(0), 0, values);
+      EXPECT_OK(store->LoadMaster(blob.id, Version(0), 0, values));
       return;
     }
     const std::vector<std::vector<float>>& tensors = from->blobs.at(blob.id);
-    store->LoadMaster(blob.id, from->state.version, 0, tensors[0]);
+    EXPECT_OK(store->LoadMaster(blob.id, from->state.version, 0, tensors[0]));
     for (size_t which = 1; which < tensors.size(); ++which) {
-      store->LoadMoment(blob.id, static_cast<int>(which) - 1, 0, tensors[which]);
+      EXPECT_OK(store->LoadMoment(blob.id, static_cast<int>(which) - 1, 0, tensors[which]));
     }
   }
 
@@ -272,7 +272,7 @@ struct TestRun {
     std::string bits;
     for (const BlobSpec& blob : model.blobs) {
       std::vector<float> values(static_cast<size_t>(blob.num_elems));
-      store->ReadMaster(blob.id, Version(version), 0, absl::MakeSpan(values));
+      EXPECT_OK(store->ReadMaster(blob.id, Version(version), 0, absl::MakeSpan(values)));
       bits.append(reinterpret_cast<const char*>(values.data()), values.size() * 4);
     }
     for (const double loss : coordinator->Losses()) bits.append(reinterpret_cast<const char*>(&loss), 8);

@@ -1,7 +1,10 @@
 #include "eps_server/store/store.h"
 
 #include <algorithm>
+#include <cstring>
+#include <functional>
 #include <iterator>
+#include <map>
 #include <memory>
 #include <optional>
 #include <utility>
@@ -18,48 +21,84 @@
 #include "common/numeric/fp16.h"
 #include "common/numeric/fp8_block.h"
 #include "common/numeric/mx_int8.h"
+#include "eps_server/store/paged_memory.h"
+#include "eps_server/store/state_layout.h"
 
 namespace eps::server {
 namespace {
 
-// What a model takes: the wire forms in memory that workers of this host can map, the rest in memory of our own. Where
-// the system cannot share memory the wire forms lie before the rest.
+// What a model takes: the wire forms in memory that workers of this host can map, where the system can share memory, else
+// in memory of our own; the rest in pages.
 struct StoreMemory {
-  std::optional<SharedSegment> wire;
-  AnonymousMemory rest;
+  std::optional<SharedSegment> shared_wire;
+  AnonymousMemory own_wire;
+  std::unique_ptr<PagedMemory> state;
 
-  static absl::StatusOr<StoreMemory> Map(const StoreSizes& sizes, const WireLayout& layout) {
+  static absl::StatusOr<StoreMemory> Map(const StoreSizes& sizes, const WireLayout& layout,
+                                         PagedMemory::Options state_options) {
     // Shared memory is promised whatever its size: so that a model far too large is refused here, and not by the
     // out-of-memory killer, the system is asked for as much of our own first.
-    EPS_ASSIGN_OR_RETURN(AnonymousMemory all, AnonymousMemory::Map(sizes.total_bytes(), "model state"));
+    EPS_RETURN_IF_ERROR(AnonymousMemory::Map(sizes.total_bytes(), kWhat).status());
+    StoreMemory memory;
     auto wire = SharedSegment::Create("eps-weights", layout.segment_bytes(), SegmentWriter::kCreator);
-    if (absl::IsUnimplemented(wire.status())) return StoreMemory{std::nullopt, std::move(all)};
-    EPS_RETURN_IF_ERROR_WITH(wire.status(), "model state");
-    if (sizes.total_bytes() == sizes.weights_bytes()) return StoreMemory{*std::move(wire), AnonymousMemory()};
-    all = AnonymousMemory();
-    EPS_ASSIGN_OR_RETURN(AnonymousMemory rest,
-                         AnonymousMemory::Map(sizes.total_bytes() - sizes.weights_bytes(), "model state"));
-    return StoreMemory{*std::move(wire), std::move(rest)};
+    if (absl::IsUnimplemented(wire.status())) {
+      EPS_ASSIGN_OR_RETURN(memory.own_wire, AnonymousMemory::Map(sizes.weights_bytes(), kWhat));
+    } else {
+      EPS_RETURN_IF_ERROR_WITH(wire.status(), kWhat);
+      memory.shared_wire.emplace(*std::move(wire));
+    }
+    absl::StatusOr<std::unique_ptr<PagedMemory>> state = PagedMemory::Create(std::move(state_options));
+    if (!state.ok() && !absl::IsResourceExhausted(state.status())) {
+      return Annotate(state.status(), "optimizer_offload.path");
+    }
+    EPS_ASSIGN_OR_RETURN(memory.state, std::move(state));
+    return memory;
   }
+  static constexpr char kWhat[] = "model state";
 };
 
-// Where a blob lies. Every array but moments in fp8 starts at a multiple of 64 bytes, as blobs are multiples of 64
-// elements.
+// Where a blob lies.
 struct BlobMemory {
   std::byte* wire[2] = {nullptr, nullptr};  // the same one twice where there is one: frozen, wire_versions
-  uint16_t* rest = nullptr;                 // bf16 wire only
-  float* master = nullptr;                  // fp16 wire only
-  std::byte* moments[2] = {nullptr, nullptr};
   int64_t num_elems = 0;
   int64_t wire_bytes = 0;  // of one of them
   bool frozen = false, quantized = false;
 };
+
+// What the pages of a bf16 wire hold at first: behind each tensor is padding, of which zeroed memory is not the split form
+// of 0, as its rest is not 0. Whole tensors come with LoadMaster.
+std::function<void(int64_t page, std::byte* memory)> ZeroPadding(const ModelSpec& model, const StateLayout& layout) {
+  struct Gap {
+    int64_t begin, end;  // elements of the chunk
+  };
+  std::map<int64_t, std::vector<Gap>> gaps;  // by page
+  for (const BlobSpec& blob : model.blobs) {
+    for (size_t t = 0; t < blob.tensors.size() && !blob.frozen; ++t) {
+      const int64_t begin = blob.tensors[t].offset_elems + blob.tensors[t].num_elems();
+      const int64_t end = t + 1 < blob.tensors.size() ? blob.tensors[t + 1].offset_elems : blob.num_elems;
+      for (int64_t chunk = begin / kChunkElems; chunk * kChunkElems < end; ++chunk) {
+        const int64_t first = chunk * kChunkElems;
+        gaps[layout.page(blob.id, chunk)].push_back(
+            {std::max(begin - first, int64_t{0}), std::min(end - first, kChunkElems)});
+      }
+    }
+  }
+  return [gaps = std::move(gaps)](int64_t page, std::byte* memory) {
+    auto* const rest = reinterpret_cast<uint16_t*>(memory);
+    const auto of_page = gaps.find(page);
+    if (of_page == gaps.end()) return;
+    for (const Gap& gap : of_page->second) {
+      std::fill(rest + gap.begin, rest + gap.end, Split(0.0f).rest);
+    }
+  };
+}
 
 class StoreImpl final : public Store {
  public:
   StoreImpl(const ModelSpec& model, const RunConfig& run, StoreMemory memory)
       : sizes_(ComputeStoreSizes(model, run)),
         layout_(model, run.precision.wire, run.precision.wire_versions),
+        state_layout_(model, run),
         wire_dtype_(run.precision.wire),
         wire_versions_(run.precision.wire_versions),
         num_moments_(run.optimizer.num_moments()),
@@ -75,53 +114,63 @@ class StoreImpl final : public Store {
   int num_moments() const override { return num_moments_; }
   MomentFormat moment_format() const override { return moment_format_; }
 
-  void LoadMaster(BlobId blob, Version version, int64_t offset_elems, absl::Span<const float> values) override {
+  absl::Status LoadMaster(BlobId blob, Version version, int64_t offset_elems, absl::Span<const float> values) override {
     const BlobMemory& at = Range(blob, offset_elems, static_cast<int64_t>(values.size()));
     EPS_CHECK(published(blob) < version);
     std::byte* wire = at.wire[version.value() & 1];
     if (at.quantized) {
       EPS_CHECK(offset_elems % kMxBlockElems == 0);
       EncodeMxInt8(values, offset_elems, at.num_elems, wire);
-      return;
+      return absl::OkStatus();
     }
     if (wire_dtype_ == Dtype::kF32) {
       std::copy(values.begin(), values.end(), reinterpret_cast<float*>(wire) + offset_elems);
-      return;
+      return absl::OkStatus();
     }
     uint16_t* high = reinterpret_cast<uint16_t*>(wire) + offset_elems;
-    if (wire_dtype_ == Dtype::kF16) {
-      if (!at.frozen) std::copy(values.begin(), values.end(), at.master + offset_elems);
-      for (size_t i = 0; i < values.size(); ++i) high[i] = ToFp16(values[i]).bits;
-      return;
-    }
     if (at.frozen) {
-      for (size_t i = 0; i < values.size(); ++i) high[i] = Split(values[i]).wire.bits;
-      return;
+      const bool is_fp16 = wire_dtype_ == Dtype::kF16;
+      for (size_t i = 0; i < values.size(); ++i)
+        high[i] = is_fp16 ? ToFp16(values[i]).bits : Split(values[i]).wire.bits;
+      return absl::OkStatus();
     }
-    uint16_t* low = at.rest + offset_elems;
-    for (size_t i = 0; i < values.size(); ++i) {
-      const SplitFloat split = Split(values[i]);
-      high[i] = split.wire.bits;
-      low[i] = split.rest;
-    }
+    return EachChunk(blob, offset_elems, values.size(), PagedMemory::Access::kWrite, [&](const PartOfChunk& part) {
+      uint16_t* const part_high = high + part.first_value;
+      const absl::Span<const float> part_values = values.subspan(part.first_value, part.num_values);
+      if (wire_dtype_ == Dtype::kF16) {
+        std::copy(part_values.begin(), part_values.end(), reinterpret_cast<float*>(part.page) + part.first_elem);
+        for (size_t i = 0; i < part_values.size(); ++i) part_high[i] = ToFp16(part_values[i]).bits;
+        return;
+      }
+      uint16_t* const low = reinterpret_cast<uint16_t*>(part.page) + part.first_elem;
+      for (size_t i = 0; i < part_values.size(); ++i) {
+        const SplitFloat split = Split(part_values[i]);
+        part_high[i] = split.wire.bits;
+        low[i] = split.rest;
+      }
+    });
   }
 
-  void LoadMoment(BlobId blob, int which, int64_t offset_elems, absl::Span<const float> values) override {
+  absl::Status LoadMoment(BlobId blob, int which, int64_t offset_elems, absl::Span<const float> values) override {
     const BlobMemory& at = Range(blob, offset_elems, static_cast<int64_t>(values.size()));
     EPS_CHECK(which >= 0 && which < num_moments_ && !at.frozen);
-    std::byte* const moment = at.moments[which] + MomentBytes(moment_format_, offset_elems);
-    switch (moment_format_) {
-      case MomentFormat::kFp32:
-        std::copy(values.begin(), values.end(), reinterpret_cast<float*>(moment));
-        return;
-      case MomentFormat::kBf16:
-        std::transform(values.begin(), values.end(), reinterpret_cast<uint16_t*>(moment),
-                       [](float value) { return ToBf16(value).bits; });
-        return;
-      case MomentFormat::kFp8:
-        EPS_CHECK(offset_elems % kFp8BlockElems == 0);
-        EncodeFp8(KindOfMoment(which), values, moment);
-    }
+    EPS_CHECK(moment_format_ != MomentFormat::kFp8 || offset_elems % kFp8BlockElems == 0);
+    return EachChunk(blob, offset_elems, values.size(), PagedMemory::Access::kWrite, [&](const PartOfChunk& part) {
+      const absl::Span<const float> part_values = values.subspan(part.first_value, part.num_values);
+      std::byte* const moment = part.page + state_layout_.moment_offset(which, part.chunk_elems) +
+                                MomentBytes(moment_format_, part.first_elem);
+      switch (moment_format_) {
+        case MomentFormat::kFp32:
+          std::copy(part_values.begin(), part_values.end(), reinterpret_cast<float*>(moment));
+          return;
+        case MomentFormat::kBf16:
+          std::transform(part_values.begin(), part_values.end(), reinterpret_cast<uint16_t*>(moment),
+                         [](float value) { return ToBf16(value).bits; });
+          return;
+        case MomentFormat::kFp8:
+          EncodeFp8(KindOfMoment(which), part_values, moment);
+      }
+    });
   }
 
   void Publish(BlobId blob, Version version) override {
@@ -133,7 +182,7 @@ class StoreImpl final : public Store {
       EPS_CHECK(state.published.value() < 0 || version.value() == state.published.value() + 1);
       if (state.published.value() < 0) state.first = version;
       state.published = version;
-      if (memory_.wire.has_value()) layout_.StorePublished(memory_.wire->bytes(), blob, version);
+      if (memory_.shared_wire.has_value()) layout_.StorePublished(memory_.shared_wire->bytes(), blob, version);
       auto waits_on = std::partition(state.waiters.begin(), state.waiters.end(),
                                      [&](const Waiter& waiter) { return waiter.version > version; });
       std::move(waits_on, state.waiters.end(), std::back_inserter(ready));
@@ -214,9 +263,11 @@ class StoreImpl final : public Store {
     return {at.wire[version.value() & 1], static_cast<size_t>(at.wire_bytes)};
   }
 
-  const SharedSegment* wire_segment() const override { return memory_.wire.has_value() ? &*memory_.wire : nullptr; }
+  const SharedSegment* wire_segment() const override {
+    return memory_.shared_wire.has_value() ? &*memory_.shared_wire : nullptr;
+  }
 
-  ChunkState Chunk(BlobId blob, int64_t chunk, Version version) override {
+  absl::StatusOr<ChunkState> Chunk(BlobId blob, int64_t chunk, Version version) override {
     const BlobMemory& at = blobs_[Index(blob)];
     const int64_t first = chunk * kChunkElems;
     EPS_CHECK(chunk >= 0 && first < at.num_elems && !at.frozen);
@@ -225,15 +276,20 @@ class StoreImpl final : public Store {
     state.wire_dtype = wire_dtype_;
     state.wire_in = at.wire[version.value() & 1] + wire_offset;
     state.wire_out = at.wire[(version.value() + 1) & 1] + wire_offset;
-    if (at.rest != nullptr) state.rest = at.rest + first;
-    if (at.master != nullptr) state.master = at.master + first;
     state.moment_format = moment_format_;
-    if (num_moments_ > 0) state.moment1 = at.moments[0] + MomentBytes(moment_format_, first);
-    if (num_moments_ > 1) state.moment2 = at.moments[1] + MomentBytes(moment_format_, first);
     state.first_elem = first;
     state.num_elems = std::min(kChunkElems, at.num_elems - first);
+    EPS_ASSIGN_OR_RETURN(state.page, memory_.state->Open(state_layout_.page(blob, chunk), PagedMemory::Access::kWrite));
+    std::byte* const page = state.page.get();
+    if (wire_dtype_ == Dtype::kBf16) state.rest = reinterpret_cast<uint16_t*>(page);
+    if (wire_dtype_ == Dtype::kF16) state.master = reinterpret_cast<float*>(page);
+    if (num_moments_ > 0) state.moment1 = page + state_layout_.moment_offset(0, state.num_elems);
+    if (num_moments_ > 1) state.moment2 = page + state_layout_.moment_offset(1, state.num_elems);
     return state;
   }
+
+  void Prefetch(BlobId blob, int64_t chunk) override { memory_.state->Prefetch(state_layout_.page(blob, chunk)); }
+  PagingCounts paging() const override { return memory_.state->counts(); }
 
   void CarryOver(BlobId blob, Version version) override {
     const BlobMemory& at = blobs_[Index(blob)];
@@ -242,35 +298,50 @@ class StoreImpl final : public Store {
     memcpy(at.wire[(version.value() + 1) & 1], at.wire[version.value() & 1], static_cast<size_t>(at.wire_bytes));
   }
 
-  void ReadMaster(BlobId blob, Version version, int64_t offset_elems, absl::Span<float> values) const override {
+  absl::Status ReadMaster(BlobId blob, Version version, int64_t offset_elems, absl::Span<float> values) const override {
     const BlobMemory& at = Range(blob, offset_elems, static_cast<int64_t>(values.size()));
     const std::byte* wire = at.wire[version.value() & 1];
     if (at.quantized) {
       DecodeMxInt8(wire, offset_elems, at.num_elems, values);
-      return;
+      return absl::OkStatus();
     }
     if (wire_dtype_ == Dtype::kF32) {
       std::copy_n(reinterpret_cast<const float*>(wire) + offset_elems, values.size(), values.begin());
-      return;
+      return absl::OkStatus();
     }
     const uint16_t* high = reinterpret_cast<const uint16_t*>(wire) + offset_elems;
     if (at.frozen) {
       const bool is_fp16 = wire_dtype_ == Dtype::kF16;
       for (size_t i = 0; i < values.size(); ++i) values[i] = is_fp16 ? ToFloat(Fp16{high[i]}) : ToFloat(Bf16{high[i]});
-      return;
+      return absl::OkStatus();
     }
-    if (wire_dtype_ == Dtype::kF16) {
-      std::copy_n(at.master + offset_elems, values.size(), values.begin());
-      return;
-    }
-    const uint16_t* low = at.rest + offset_elems;
-    for (size_t i = 0; i < values.size(); ++i) values[i] = Join({{high[i]}, low[i]});
+    return EachChunk(blob, offset_elems, values.size(), PagedMemory::Access::kRead, [&](const PartOfChunk& part) {
+      Join(part, high + part.first_value, values.subspan(part.first_value, part.num_values));
+    });
   }
 
-  absl::Span<const std::byte> Moment(BlobId blob, int which) const override {
+  absl::Status ReadChunk(BlobId blob, int64_t chunk, Version version, absl::Span<std::byte> state) const override {
     const BlobMemory& at = blobs_[Index(blob)];
-    EPS_CHECK(which >= 0 && which < num_moments_ && !at.frozen);
-    return {at.moments[which], static_cast<size_t>(MomentBytes(moment_format_, at.num_elems))};
+    EPS_CHECK(!at.frozen);
+    const int64_t first = chunk * kChunkElems;
+    const int64_t num_elems = std::min(kChunkElems, at.num_elems - first);
+    const auto moment_bytes = static_cast<size_t>(MomentBytes(moment_format_, num_elems));
+    const size_t master_bytes = static_cast<size_t>(num_elems) * sizeof(float);
+    EPS_CHECK(state.size() == master_bytes + static_cast<size_t>(num_moments_) * moment_bytes);
+    EPS_ASSIGN_OR_RETURN(const std::shared_ptr<std::byte> page,
+                         memory_.state->Open(state_layout_.page(blob, chunk), PagedMemory::Access::kRead));
+    const std::byte* const wire = at.wire[version.value() & 1] + first * SizeOf(wire_dtype_);
+    if (wire_dtype_ == Dtype::kF32) {
+      std::memcpy(state.data(), wire, master_bytes);
+    } else {
+      Join({.page = page.get(), .chunk_elems = num_elems}, reinterpret_cast<const uint16_t*>(wire),
+           {reinterpret_cast<float*>(state.data()), static_cast<size_t>(num_elems)});
+    }
+    for (int which = 0; which < num_moments_; ++which) {
+      std::memcpy(state.data() + master_bytes + static_cast<size_t>(which) * moment_bytes,
+                  page.get() + state_layout_.moment_offset(which, num_elems), moment_bytes);
+    }
+    return absl::OkStatus();
   }
 
  private:
@@ -285,55 +356,61 @@ class StoreImpl final : public Store {
     std::vector<Waiter> waiters;
   };
 
-  // The wire forms as WireLayout has them; then array after array, each over all blobs in pull order.
   void LayOut(const ModelSpec& model) {
     EPS_CHECK(layout_.weights_bytes() == sizes_.weights_bytes());
-    const bool shared = memory_.wire.has_value();
-    std::byte* const wire = shared ? memory_.wire->bytes().data() : memory_.rest.base();
-    std::byte* next = memory_.rest.base() + (shared ? 0 : sizes_.weights_bytes());
-    std::byte* const begin = next;
-    const auto take = [&next](int64_t num_bytes) { return std::exchange(next, next + num_bytes); };
+    const bool shared = memory_.shared_wire.has_value();
+    std::byte* const wire = shared ? memory_.shared_wire->bytes().data() : memory_.own_wire.base();
     blobs_.resize(model.blobs.size());
     for (size_t b = 0; b < blobs_.size(); ++b) {
       blobs_[b].num_elems = model.blobs[b].num_elems;
       blobs_[b].wire_bytes = model.blobs[b].wire_bytes(wire_dtype_);
       blobs_[b].frozen = model.blobs[b].frozen;
       blobs_[b].quantized = model.blobs[b].is_quantized;
-    }
-    for (size_t b = 0; b < blobs_.size(); ++b) {
       for (int i = 0; i < 2; ++i) {
         blobs_[b].wire[i] = wire + layout_.offset_bytes(BlobId(static_cast<int32_t>(b)), Version(i));
       }
     }
-    for (BlobMemory& blob : blobs_) {
-      if (blob.frozen) continue;
-      if (wire_dtype_ == Dtype::kBf16) blob.rest = reinterpret_cast<uint16_t*>(take(blob.num_elems * 2));
-      if (wire_dtype_ == Dtype::kF16) blob.master = reinterpret_cast<float*>(take(blob.num_elems * 4));
-    }
-    for (int i = 0; i < num_moments_; ++i) {
-      for (BlobMemory& blob : blobs_) {
-        if (!blob.frozen) blob.moments[i] = take(MomentBytes(moment_format_, blob.num_elems));
-      }
-    }
-    EPS_CHECK(next - begin == sizes_.total_bytes() - sizes_.weights_bytes());
     for (const BlobSpec& blob : model.blobs) {
-      if (shared) layout_.StorePublished(memory_.wire->bytes(), blob.id, Version(-1));
+      if (shared) layout_.StorePublished(memory_.shared_wire->bytes(), blob.id, Version(-1));
     }
-    if (wire_dtype_ == Dtype::kBf16) ZeroPadding(model);
   }
 
-  // Zeroed memory is not the split form of 0: its rest is not 0. Whole tensors come with
-  // LoadMaster.
-  void ZeroPadding(const ModelSpec& model) {
-    for (size_t b = 0; b < blobs_.size(); ++b) {
-      if (blobs_[b].frozen) continue;
-      const std::vector<TensorSpec>& tensors = model.blobs[b].tensors;
-      for (size_t t = 0; t < tensors.size(); ++t) {
-        const int64_t begin = tensors[t].offset_elems + tensors[t].num_elems();
-        const int64_t end = t + 1 < tensors.size() ? tensors[t + 1].offset_elems : blobs_[b].num_elems;
-        std::fill(blobs_[b].rest + begin, blobs_[b].rest + end, Split(0.0f).rest);
-      }
+  // Some elements of a chunk, as part of a row of values.
+  struct PartOfChunk {
+    std::byte* page = nullptr;  // the chunk's
+    int64_t chunk_elems = 0;    // that it has in all
+    int64_t first_elem = 0;     // of the chunk
+    size_t first_value = 0, num_values = 0;
+  };
+  // Calls use(part) of each chunk that has some of the blob's elements from offset_elems on.
+  template <typename Use>
+  absl::Status EachChunk(BlobId blob, int64_t offset_elems, size_t num_values, PagedMemory::Access access,
+                         const Use& use) const {
+    const int64_t blob_elems = blobs_[Index(blob)].num_elems;
+    for (size_t done = 0; done < num_values;) {
+      const int64_t elem = offset_elems + static_cast<int64_t>(done);
+      const int64_t chunk = elem / kChunkElems;
+      PartOfChunk part{.chunk_elems = std::min(kChunkElems, blob_elems - chunk * kChunkElems),
+                       .first_elem = elem % kChunkElems,
+                       .first_value = done};
+      part.num_values = std::min(num_values - done, static_cast<size_t>(part.chunk_elems - part.first_elem));
+      EPS_ASSIGN_OR_RETURN(const std::shared_ptr<std::byte> page,
+                           memory_.state->Open(state_layout_.page(blob, chunk), access));
+      part.page = page.get();
+      use(part);
+      done += part.num_values;
     }
+    return absl::OkStatus();
+  }
+
+  // The masters of a chunk's elements, whose 16-bit wire forms are `high`.
+  void Join(const PartOfChunk& part, const uint16_t* high, absl::Span<float> masters) const {
+    if (wire_dtype_ == Dtype::kF16) {
+      std::copy_n(reinterpret_cast<const float*>(part.page) + part.first_elem, masters.size(), masters.begin());
+      return;
+    }
+    const uint16_t* const low = reinterpret_cast<const uint16_t*>(part.page) + part.first_elem;
+    for (size_t i = 0; i < masters.size(); ++i) masters[i] = eps::Join({{high[i]}, low[i]});
   }
 
   size_t Index(BlobId blob) const {
@@ -358,6 +435,7 @@ class StoreImpl final : public Store {
   // Fixed after construction.
   const StoreSizes sizes_;
   const WireLayout layout_;
+  const StateLayout state_layout_;
   const Dtype wire_dtype_;
   const int wire_versions_;
   const int num_moments_;
@@ -381,16 +459,31 @@ StoreSizes ComputeStoreSizes(const ModelSpec& model, const RunConfig& run) {
     if (!blob.frozen) continue;
     (blob.is_quantized ? sizes.quantized_bytes : sizes.frozen_bytes) += WireLayout::TakenBytes(blob, wire);
   }
-  sizes.rest_bytes = num_elems * (wire == Dtype::kBf16 ? 2 : wire == Dtype::kF16 ? 4 : 0);
-  sizes.moment_bytes = run.optimizer.num_moments() * MomentBytes(run.precision.moments, num_elems);
+  const StateLayout layout(model, run);
+  sizes.rest_bytes = num_elems * layout.rest_bytes();
+  for (const PageRun& pages : layout.pages()) sizes.moment_bytes += pages.count * pages.num_bytes;
+  sizes.moment_bytes -= sizes.rest_bytes;
+  if (run.optimizer_offload.is_on()) {
+    const PagingSizes paging = ComputePagingSizes(layout.pages(), run.optimizer_offload.memory_bytes);
+    sizes.offloaded_bytes = sizes.rest_bytes + sizes.moment_bytes - paging.resident_bytes;
+    sizes.frame_bytes = paging.num_frames * paging.frame_bytes;
+  }
   return sizes;
 }
 
 absl::StatusOr<std::unique_ptr<Store>> Store::Create(const ModelSpec& model, const RunConfig& run) {
   for (const BlobSpec& blob : model.blobs) EPS_CHECK(blob.num_elems > 0 && blob.num_elems % kTensorAlignElems == 0);
-  EPS_ASSIGN_OR_RETURN(StoreMemory memory,
-                       StoreMemory::Map(ComputeStoreSizes(model, run),
-                                        WireLayout(model, run.precision.wire, run.precision.wire_versions)));
+  const StateLayout layout(model, run);
+  const OptimizerOffloadConfig& offload = run.optimizer_offload;
+  PagedMemory::Options state{.what = StoreMemory::kWhat,
+                             .pages = layout.pages(),
+                             .memory_bytes = offload.is_on() ? offload.memory_bytes : INT64_MAX,
+                             .folder = offload.path};
+  if (run.precision.wire == Dtype::kBf16) state.initialize = ZeroPadding(model, layout);
+  EPS_ASSIGN_OR_RETURN(
+      StoreMemory memory,
+      StoreMemory::Map(ComputeStoreSizes(model, run),
+                       WireLayout(model, run.precision.wire, run.precision.wire_versions), std::move(state)));
   return std::make_unique<StoreImpl>(model, run, std::move(memory));
 }
 

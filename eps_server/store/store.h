@@ -16,6 +16,7 @@
 #include "common/spec/moment_format.h"
 #include "common/spec/run_config.h"
 #include "common/tensor/dtype.h"
+#include "eps_server/store/paged_memory.h"
 
 namespace eps::server {
 
@@ -25,8 +26,10 @@ namespace eps::server {
 //   wire fp16: 2 + 2 + 4 (the master: no 16 bits beside such a wire form restore it) + moments
 //   wire fp32: 4 + 4 (the wire form is the master) + moments
 //   with one wire buffer (precision.wire_versions) its 2, or 4 with fp32, are there once
-//   moments:   AdamW, Adam, LAMB 4 + 4 · Lion 4 · SGD 4 with momentum, else 0; in bf16 2 for each 4, in fp8 33/32
+//   moments:   AdamW, Adam, LAMB 4 + 4 · Lion 4 · SGD 4 with momentum, else 0; in bf16 2 for each 4, in fp8 33/32, and in
+//              any format up to 63 bytes a chunk beside
 //
+// With optimizer_offload the rest of the masters and the moments lie on a disk, but for what memory_bytes hold of them.
 // A frozen one costs its wire form, once: a quantized one 33/32 bytes, and up to 255 a blob beside (WireLayout).
 struct StoreSizes {
   int64_t wire_bytes = 0;       // all buffers, of what is trained
@@ -34,8 +37,12 @@ struct StoreSizes {
   int64_t quantized_bytes = 0;  // those that are
   int64_t rest_bytes = 0;       // masters, less what the wire form holds of them
   int64_t moment_bytes = 0;
+  int64_t offloaded_bytes = 0;  // of these two, that are not in memory; the file has up to 4 KiB a chunk beside
+  int64_t frame_bytes = 0;      // memory through which those pass
   int64_t weights_bytes() const { return wire_bytes + frozen_bytes + quantized_bytes; }
-  int64_t total_bytes() const { return weights_bytes() + rest_bytes + moment_bytes; }
+  // In memory.
+  int64_t state_bytes() const { return rest_bytes + moment_bytes - offloaded_bytes + frame_bytes; }
+  int64_t total_bytes() const { return weights_bytes() + state_bytes(); }
 };
 StoreSizes ComputeStoreSizes(const ModelSpec& model, const RunConfig& run);
 
@@ -43,7 +50,8 @@ StoreSizes ComputeStoreSizes(const ModelSpec& model, const RunConfig& run);
 constexpr Fp8Kind KindOfMoment(int which) { return which == 0 ? Fp8Kind::kSigned : Fp8Kind::kPositive; }
 
 // Raw memory of a chunk under update: what it reads at version s and what it writes for s + 1. Every
-// array has num_elems elements; wire_in and wire_out are of wire_dtype, moments in moment_format. Owned by the store.
+// array has num_elems elements; wire_in and wire_out are of wire_dtype, moments in moment_format. Owned by the store: rest,
+// master and moments for as long as `page` lives.
 struct ChunkState {
   Dtype wire_dtype = Dtype::kBf16;
   MomentFormat moment_format = MomentFormat::kFp32;
@@ -55,6 +63,7 @@ struct ChunkState {
   void* moment2 = nullptr;        // AdamW's, Adam's and LAMB's v
   int64_t first_elem = 0;         // of the chunk, in its blob
   int64_t num_elems = 0;
+  std::shared_ptr<std::byte> page;
 };
 
 // The model in DRAM: per blob the fp32 master, the optimizer's moments and two wire buffers. Version s is in
@@ -65,11 +74,15 @@ struct ChunkState {
 // (precision.wire_versions) an update writes where it reads, and version s is gone once it has begun. A frozen blob has
 // one wire buffer, which is every version, and nothing beside it.
 //
-// Threads: all methods are safe. Readers of a published version take no lock while they read.
+// Wire forms are always in memory. What updates alone read may lie on a disk (optimizer_offload), and then whatever loads,
+// reads or updates masters and moments may fail: the first error is final, and what there is of the state as good as lost.
+//
+// Threads: all methods are safe. Readers of a published version take no lock while they read. A thread that holds a
+// ChunkState asks for nothing else that may lie on a disk.
 class Store {
  public:
   // Allocates everything (zeroed); versions start unpublished.
-  // Errors: RESOURCE_EXHAUSTED, with what was needed
+  // Errors: RESOURCE_EXHAUSTED, with what was needed · ScratchFile's, naming optimizer_offload.path
   static absl::StatusOr<std::unique_ptr<Store>> Create(const ModelSpec& model, const RunConfig& run);
   virtual ~Store() = default;
 
@@ -82,8 +95,10 @@ class Store {
   // from a multiple of kFp8BlockElems, and what the last block lacks of values is as if zero. Padding of masters stays
   // zero. A frozen blob keeps the values rounded to the wire form, as a pull gives them; of a quantized one they come
   // from a multiple of kMxBlockElems on, and what the last block lacks of values is as if zero.
-  virtual void LoadMaster(BlobId blob, Version version, int64_t offset_elems, absl::Span<const float> values) = 0;
-  virtual void LoadMoment(BlobId blob, int which, int64_t offset_elems, absl::Span<const float> values) = 0;
+  // Errors: the disk's, that the state lies on
+  virtual absl::Status LoadMaster(BlobId blob, Version version, int64_t offset_elems,
+                                  absl::Span<const float> values) = 0;
+  virtual absl::Status LoadMoment(BlobId blob, int which, int64_t offset_elems, absl::Span<const float> values) = 0;
 
   // Makes `version` readable; wakes who waits for it. Versions of a blob are published in order.
   virtual void Publish(BlobId blob, Version version) = 0;
@@ -113,17 +128,25 @@ class Store {
   virtual const SharedSegment* wire_segment() const = 0;
 
   // The memory of one chunk for the update from `version` to version + 1. Of a blob that is not frozen, as CarryOver.
-  virtual ChunkState Chunk(BlobId blob, int64_t chunk, Version version) = 0;
+  // Errors: the disk's, that the state lies on
+  virtual absl::StatusOr<ChunkState> Chunk(BlobId blob, int64_t chunk, Version version) = 0;
+  // Chunk will be asked for soon, and after those that were named before: what lies on a disk of it is read meanwhile.
+  virtual void Prefetch(BlobId blob, int64_t chunk) = 0;
   // Copies the wire form of `version` to version + 1's buffer: a step that changes nothing.
   virtual void CarryOver(BlobId blob, Version version) = 0;
 
   // For checkpoints: the fp32 master of `version` (the newest made), exact, of a frozen blob the values of its wire
-  // form; a moment, of one that is not frozen, in place: num_elems in moment_format. The caller sees to it that the
-  // blob is not updated meanwhile.
-  virtual void ReadMaster(BlobId blob, Version version, int64_t offset_elems, absl::Span<float> values) const = 0;
+  // form. The caller sees to it that the blob is not updated meanwhile.
+  // Errors: the disk's, that the state lies on
+  virtual absl::Status ReadMaster(BlobId blob, Version version, int64_t offset_elems,
+                                  absl::Span<float> values) const = 0;
+  // The same of all elements of a chunk of a blob that is not frozen, and then each moment, as it lies: MomentBytes.
+  // state: as long as all of these, 4-byte aligned
+  virtual absl::Status ReadChunk(BlobId blob, int64_t chunk, Version version, absl::Span<std::byte> state) const = 0;
   virtual int num_moments() const = 0;
   virtual MomentFormat moment_format() const = 0;
-  virtual absl::Span<const std::byte> Moment(BlobId blob, int which) const = 0;
+
+  virtual PagingCounts paging() const = 0;  // all 0 without optimizer_offload
 };
 
 }  // namespace eps::server

@@ -14,6 +14,7 @@
 #include "absl/types/span.h"
 #include "common/base/ids.h"
 #include "common/base/mutex.h"
+#include "common/base/status_macros.h"
 #include "common/model/model_spec.h"
 #include "common/numeric/bf16.h"
 #include "common/schedule/reduction_tree.h"
@@ -77,10 +78,10 @@ class DataPlaneDaemon : public worker::TransportTestDaemon {
 
   void Publish(BlobId blob, Version version, absl::Span<const float> master) override {
     if (version == Version(0)) {
-      store_->LoadMaster(blob, version, 0, master);
+      EPS_CHECK(store_->LoadMaster(blob, version, 0, master).ok());
     } else {
       for (int64_t chunk = 0; chunk < model_.blob(blob).num_chunks(); ++chunk) {
-        const server::ChunkState state = store_->Chunk(blob, chunk, Version(version.value() - 1));
+        const server::ChunkState state = *store_->Chunk(blob, chunk, Version(version.value() - 1));
         for (int64_t i = 0; i < state.num_elems; ++i) {
           const float value = master[chunk * kChunkElems + i];
           if (state.wire_dtype == Dtype::kF32) {

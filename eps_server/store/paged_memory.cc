@@ -1,0 +1,304 @@
+#include "eps_server/store/paged_memory.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <utility>
+
+#include "common/base/status_macros.h"
+#include "common/base/thread.h"
+
+namespace eps::server {
+namespace {
+
+// A page of 2.5 MiB takes a disk about a millisecond: with so many under way it is busy, and with so many frames a burst of
+// updates neither waits for writes nor has what was read ahead taken away again.
+constexpr int kMovers = 4;
+constexpr int64_t kFrames = 32;
+
+int64_t RoundUp(int64_t value, int64_t multiple) { return (value + multiple - 1) / multiple * multiple; }
+
+}  // namespace
+
+PagingSizes ComputePagingSizes(absl::Span<const PageRun> pages, int64_t memory_bytes) {
+  PagingSizes sizes;
+  int64_t others = 0, largest = 0;
+  for (const PageRun& run : pages) {
+    EPS_CHECK(run.count >= 0 && run.num_bytes >= 0 && run.num_bytes % 64 == 0);
+    int64_t fit = 0;
+    if (others == 0) {
+      const int64_t room = memory_bytes - sizes.resident_bytes;
+      fit = run.num_bytes == 0 ? run.count : std::min(run.count, room / run.num_bytes);
+    }
+    sizes.resident_pages += fit;
+    sizes.resident_bytes += fit * run.num_bytes;
+    if (fit == run.count) continue;
+    others += run.count - fit;
+    sizes.disk_bytes += (run.count - fit) * RoundUp(run.num_bytes, ScratchFile::kAlignBytes);
+    largest = std::max(largest, run.num_bytes);
+  }
+  sizes.num_frames = std::min(kFrames, others);
+  sizes.frame_bytes = RoundUp(largest, ScratchFile::kAlignBytes);
+  return sizes;
+}
+
+absl::StatusOr<std::unique_ptr<PagedMemory>> PagedMemory::Create(Options options) {
+  const PagingSizes sizes = ComputePagingSizes(options.pages, options.memory_bytes);
+  EPS_ASSIGN_OR_RETURN(AnonymousMemory resident, AnonymousMemory::Map(sizes.resident_bytes, options.what));
+  EPS_ASSIGN_OR_RETURN(AnonymousMemory frames,
+                       AnonymousMemory::Map(sizes.num_frames * sizes.frame_bytes, options.what));
+  std::optional<ScratchFile> file;
+  if (sizes.disk_bytes > 0) {
+    EPS_ASSIGN_OR_RETURN(file, ScratchFile::Create(options.folder, sizes.disk_bytes));
+  }
+  std::unique_ptr<PagedMemory> memory(
+      new PagedMemory(std::move(options), sizes, std::move(resident), std::move(frames), std::move(file)));
+  EPS_RETURN_IF_ERROR(memory->StartThreads());
+  return memory;
+}
+
+PagedMemory::PagedMemory(Options options, PagingSizes sizes, AnonymousMemory resident, AnonymousMemory frames,
+                         std::optional<ScratchFile> file)
+    : options_(std::move(options)),
+      sizes_(sizes),
+      resident_(std::move(resident)),
+      frame_memory_(std::move(frames)),
+      file_(std::move(file)),
+      frames_(static_cast<size_t>(sizes.num_frames)) {
+  int64_t in_memory = 0, in_file = 0;
+  for (const PageRun& run : options_.pages) {
+    for (int64_t i = 0; i < run.count; ++i) {
+      const auto page = static_cast<int64_t>(places_.size());
+      const bool is_resident = page < sizes_.resident_pages;
+      int64_t& offset = is_resident ? in_memory : in_file;
+      places_.push_back({.offset_bytes = offset, .num_bytes = run.num_bytes});
+      offset += is_resident ? run.num_bytes : RoundUp(run.num_bytes, ScratchFile::kAlignBytes);
+      if (is_resident && options_.initialize != nullptr) {
+        options_.initialize(page, resident_.base() + places_.back().offset_bytes);
+      }
+    }
+  }
+  pages_.resize(places_.size() - static_cast<size_t>(sizes_.resident_pages));
+  for (size_t f = 0; f < frames_.size(); ++f) {
+    frames_[f].memory = frame_memory_.base() + static_cast<int64_t>(f) * sizes_.frame_bytes;
+  }
+}
+
+PagedMemory::~PagedMemory() {
+  {
+    MutexLock lock(mu_);
+    ended_ = true;
+  }
+  changed_.NotifyAll();
+  for (std::thread& thread : threads_) thread.join();
+}
+
+absl::Status PagedMemory::StartThreads() {
+  for (int i = 0; i < kMovers && file_.has_value(); ++i) {
+    EPS_ASSIGN_OR_RETURN(std::thread thread, StartThread([this] { MovePages(); }));
+    threads_.push_back(std::move(thread));
+  }
+  return absl::OkStatus();
+}
+
+absl::Span<std::byte> PagedMemory::BytesOnDisk(const Frame& frame) const {
+  const int64_t num_bytes = places_[static_cast<size_t>(frame.page)].num_bytes;
+  return {frame.memory, static_cast<size_t>(RoundUp(num_bytes, ScratchFile::kAlignBytes))};
+}
+
+// ---- for whoever uses pages ----
+
+absl::StatusOr<std::shared_ptr<std::byte>> PagedMemory::Open(int64_t page, Access access) {
+  EPS_CHECK(page >= 0 && page < static_cast<int64_t>(places_.size()));
+  if (page < sizes_.resident_pages) {
+    return std::shared_ptr<std::byte>(std::shared_ptr<void>(),
+                                      resident_.base() + places_[static_cast<size_t>(page)].offset_bytes);
+  }
+  EPS_ASSIGN_OR_RETURN(Frame* const frame, OpenFrame(page, access));
+  return std::shared_ptr<std::byte>(frame->memory, [this, frame](std::byte*) { Close(frame); });
+}
+
+void PagedMemory::Prefetch(int64_t page) {
+  if (page < sizes_.resident_pages) return;
+  {
+    MutexLock lock(mu_);
+    Page& wanted = pages_[static_cast<size_t>(page - sizes_.resident_pages)];
+    if (wanted.frame != nullptr || wanted.is_wanted || !wanted.is_in_file) return;
+    wanted.is_wanted = true;
+    wanted_.push_back(page);
+  }
+  changed_.NotifyAll();
+}
+
+PagingCounts PagedMemory::counts() const {
+  MutexLock lock(mu_);
+  return counts_;
+}
+
+absl::StatusOr<PagedMemory::Frame*> PagedMemory::OpenFrame(int64_t page, Access access) {
+  const auto begin = std::chrono::steady_clock::now();
+  const auto note_wait = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    counts_.wait_seconds += std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  };
+  Frame* frame = nullptr;
+  bool from_file = false;
+  {
+    MutexLock lock(mu_);
+    Page& opened = pages_[static_cast<size_t>(page - sizes_.resident_pages)];
+    opened.is_wanted = false;
+    bool has_waited = false;
+    while (true) {
+      if (!failure_.ok()) return failure_;
+      frame = opened.frame;
+      if (frame != nullptr && !frame->is_moving) {
+        ++frame->opens;
+        frame->is_dirty |= access == Access::kWrite;
+        frame->is_ahead = false;
+        if (has_waited) note_wait();
+        return frame;
+      }
+      if (frame == nullptr && (frame = TakeFrame(/*ahead=*/false)) != nullptr) break;
+      has_waited = true;
+      ++waiting_;
+      changed_.NotifyAll();  // a frame may have to be written back for it
+      changed_.Wait(mu_);
+      --waiting_;
+    }
+    Assign(frame, page);
+    frame->opens = 1;
+    frame->is_dirty = access == Access::kWrite;
+    from_file = opened.is_in_file;
+  }
+  const absl::Status status = Fill(*frame, from_file);
+  MutexLock lock(mu_);
+  if (!status.ok()) frame->opens = 0;
+  EndMove(frame, status);
+  note_wait();
+  EPS_RETURN_IF_ERROR(status);
+  return frame;
+}
+
+void PagedMemory::Close(Frame* frame) {
+  {
+    MutexLock lock(mu_);
+    frame->last_use = ++uses_;
+    if (--frame->opens > 0) return;
+  }
+  changed_.NotifyAll();
+}
+
+// ---- frames ----
+
+PagedMemory::Frame* PagedMemory::TakeFrame(bool ahead) {
+  Frame* best = nullptr;
+  for (Frame& frame : frames_) {
+    if (frame.opens > 0 || frame.is_moving || frame.is_dirty || (ahead && frame.is_ahead)) continue;
+    // One that holds nothing, else the one that was used longest ago; what was read ahead last of all.
+    const auto rank = [](const Frame& f) { return f.page < 0 ? -1 : f.is_ahead ? INT64_MAX : f.last_use; };
+    if (best == nullptr || rank(frame) < rank(*best)) best = &frame;
+  }
+  if (best != nullptr && best->page >= 0) {
+    pages_[static_cast<size_t>(best->page - sizes_.resident_pages)].frame = nullptr;
+    best->page = -1;
+  }
+  return best;
+}
+
+void PagedMemory::Assign(Frame* frame, int64_t page) {
+  frame->page = page;
+  frame->is_moving = true;
+  pages_[static_cast<size_t>(page - sizes_.resident_pages)].frame = frame;
+}
+
+// As long as less than half of the frames could be taken, or will be once they are written, the one that was used longest
+// ago.
+PagedMemory::Frame* PagedMemory::NextToWrite() {
+  int64_t free = 0;
+  Frame* oldest = nullptr;
+  for (Frame& frame : frames_) {
+    if (frame.opens > 0) continue;
+    if (!frame.is_dirty || frame.is_moving) {
+      ++free;
+    } else if (oldest == nullptr || frame.last_use < oldest->last_use) {
+      oldest = &frame;
+    }
+  }
+  return free < static_cast<int64_t>(frames_.size()) / 2 || waiting_ > 0 ? oldest : nullptr;
+}
+
+PagedMemory::Frame* PagedMemory::NextToReadAhead() {
+  while (!wanted_.empty()) {
+    const int64_t page = wanted_.front();
+    const Page& wanted = pages_[static_cast<size_t>(page - sizes_.resident_pages)];
+    if (wanted.is_wanted && wanted.frame == nullptr) break;
+    wanted_.pop_front();
+  }
+  Frame* const frame = wanted_.empty() || waiting_ > 0 ? nullptr : TakeFrame(/*ahead=*/true);
+  if (frame == nullptr) return nullptr;
+  pages_[static_cast<size_t>(wanted_.front() - sizes_.resident_pages)].is_wanted = false;
+  Assign(frame, wanted_.front());
+  frame->is_ahead = true;
+  wanted_.pop_front();
+  return frame;
+}
+
+// ---- pages that move ----
+
+void PagedMemory::MovePages() {
+  while (true) {
+    Frame* frame = nullptr;
+    bool writes = false;
+    {
+      MutexLock lock(mu_);
+      while (true) {
+        if (ended_) return;
+        if (!failure_.ok()) {
+          changed_.Wait(mu_);
+          continue;
+        }
+        frame = NextToWrite();
+        writes = frame != nullptr;
+        if (!writes) frame = NextToReadAhead();
+        if (frame != nullptr) break;
+        changed_.Wait(mu_);
+      }
+      frame->is_moving = true;
+    }
+    const absl::Status status = writes ? WriteBack(*frame) : Fill(*frame, /*from_file=*/true);
+    MutexLock lock(mu_);
+    if (writes && status.ok()) {
+      frame->is_dirty = false;
+      pages_[static_cast<size_t>(frame->page - sizes_.resident_pages)].is_in_file = true;
+    }
+    EndMove(frame, status);
+  }
+}
+
+absl::Status PagedMemory::Fill(const Frame& frame, bool from_file) {
+  const absl::Span<std::byte> bytes = BytesOnDisk(frame);
+  if (!from_file) {
+    std::memset(bytes.data(), 0, bytes.size());
+    if (options_.initialize != nullptr) options_.initialize(frame.page, frame.memory);
+    return absl::OkStatus();
+  }
+  EPS_RETURN_IF_ERROR(file_->Read(places_[static_cast<size_t>(frame.page)].offset_bytes, bytes));
+  MutexLock lock(mu_);
+  counts_.read_bytes += static_cast<int64_t>(bytes.size());
+  return absl::OkStatus();
+}
+
+absl::Status PagedMemory::WriteBack(const Frame& frame) {
+  const absl::Span<const std::byte> bytes = BytesOnDisk(frame);
+  EPS_RETURN_IF_ERROR(file_->Write(places_[static_cast<size_t>(frame.page)].offset_bytes, bytes));
+  MutexLock lock(mu_);
+  counts_.written_bytes += static_cast<int64_t>(bytes.size());
+  return absl::OkStatus();
+}
+
+void PagedMemory::EndMove(Frame* frame, const absl::Status& status) {
+  frame->is_moving = false;
+  if (failure_.ok()) failure_ = status;
+  changed_.NotifyAll();
+}
+
+}  // namespace eps::server
