@@ -93,7 +93,9 @@ absl::StatusOr<std::vector<Finding>> CheckRunOfFlags(const DoctorFlags& flags, c
                              .worker_bytes = plan->worker_host_bytes(),
                              .workers = flags.workers,
                              .checkpoints_bytes = SizeOfCheckpoints(plan->model, plan->run).bytes_of(keep + 1),
-                             .keep = keep}));
+                             .keep = keep,
+                             .offload_path = plan->run.optimizer_offload.path,
+                             .offload_bytes = plan->host.store.offloaded_bytes}));
   return findings;
 }
 

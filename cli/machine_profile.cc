@@ -12,6 +12,8 @@
 #include "cli/child_process.h"
 #include "common/base/exit_code.h"
 #include "common/base/status_macros.h"
+#include "common/spec/run_config.h"
+#include "eps_server/store/scratch_speed.h"
 #include "gpu_worker/profile/kept_profile.h"
 #include "gpu_worker/profile/profile_file.h"
 
@@ -59,9 +61,16 @@ absl::StatusOr<worker::Profile> MeasureMachine(const MachineToMeasure& machine, 
   worker::Profile kept = *measured;
   if (const absl::StatusOr<worker::Profile> before = worker::ReadProfile(out); before.ok()) {
     worker::AddLayersOf(*before, kept);
+    kept.disk_bytes_per_second = before->disk_bytes_per_second;
+  }
+  EPS_ASSIGN_OR_RETURN(const RunConfig run, machine.run.Load());
+  if (run.optimizer_offload.is_on()) {
+    EPS_ASSIGN_OR_RETURN(kept.disk_bytes_per_second, server::MeasureScratchBytesPerSecond(run.optimizer_offload.path));
   }
   EPS_RETURN_IF_ERROR(worker::WriteProfile(out, kept));
-  return measured;
+  worker::Profile shown = *measured;
+  shown.disk_bytes_per_second = kept.disk_bytes_per_second;
+  return shown;
 }
 
 }  // namespace eps::cli

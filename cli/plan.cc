@@ -173,7 +173,10 @@ void PrintForPeople(const WholePlan& plan) {
                       PerParameter(plan.host.model_state_bytes(), model)));
   if (plan.host.store.offloaded_bytes > 0) {
     Row("on a disk", plan.host.store.offloaded_bytes,
-        absl::StrCat("in ", Printable(plan.run.optimizer_offload.path), "; each step reads and writes all of it"));
+        absl::StrFormat(
+            "in %s; each step reads and writes all of it, at %.2f GB/s in all (disk_bytes_per_second of the "
+            "profile)",
+            Printable(plan.run.optimizer_offload.path), plan.profile.disk_bytes_per_second / 1e9));
   }
   if (plan.workers == 1) return;
   Row(absl::StrCat("with ", plan.workers, " workers' on one host"),

@@ -38,7 +38,7 @@ struct ProfileFlags {
 
 std::string Name(size_t activity) { return std::string(worker::ActivityName(static_cast<worker::Activity>(activity))); }
 
-void Print(const worker::Profile& profile) {
+void Print(const worker::Profile& profile, bool has_disk) {
   std::printf("%s, %d threads\n\n", Printable(profile.hardware).c_str(), profile.threads);
   std::printf("%-14s %12s %12s %12s\n", "a micro-batch", "forward", "recompute", "backward");
   for (const worker::LayerTimes& times : profile.layers) {
@@ -48,6 +48,8 @@ void Print(const worker::Profile& profile) {
   std::printf("\ncopies in %.2f GB/s, out %.2f GB/s; updates %.2f GB/s; gradients %.2f GB/s\n",
               profile.in_bytes_per_second / 1e9, profile.out_bytes_per_second / 1e9,
               profile.update_bytes_per_second / 1e9, profile.gradient_bytes_per_second / 1e9);
+  if (has_disk)
+    std::printf("the disk of optimizer_offload %.2f GB/s, read and written\n", profile.disk_bytes_per_second / 1e9);
   std::printf("\nspeed beside  ");
   for (size_t b = 0; b < worker::kNumActivities; ++b) std::printf(" %10s", Name(b).c_str());
   std::printf("\n");
@@ -65,7 +67,7 @@ void Print(const worker::Profile& profile) {
 }
 
 absl::Status RunProfile(const ProfileFlags& flags, SignalQueue& signals) {
-  EPS_RETURN_IF_ERROR(flags.run.Load().status());
+  EPS_ASSIGN_OR_RETURN(const RunConfig run, flags.run.Load());
   EPS_RETURN_IF_ERROR(ProbeDevice(flags.device, flags.vectors));
   const int threads = flags.threads > 0 ? flags.threads : UsableCores();
   const std::string out = flags.out.empty() ? worker::KeptProfilePath(flags.device, threads, flags.vectors) : flags.out;
@@ -82,7 +84,7 @@ absl::Status RunProfile(const ProfileFlags& flags, SignalQueue& signals) {
       const worker::Profile profile,
       MeasureMachine({.run = flags.run, .device = flags.device, .threads = threads, .vectors = flags.vectors}, out,
                      signals, progress));
-  Print(profile);
+  Print(profile, run.optimizer_offload.is_on());
   if (flags.out.empty()) {
     std::printf("\nkept in %s, where plans and workers with %s and %d threads each find it\n", out.c_str(),
                 flags.device.c_str(), threads);

@@ -277,6 +277,8 @@ class TrainingDaemon final : public Daemon {
     view.checkpoint_every_steps = run_.config.checkpoint.every_steps;
     view.floor_bytes_per_second = run_.floor_bytes_per_second;
     view.checkpoint_buffer_bytes = run_.memory.capture_bytes;
+    view.offloaded_bytes = run_.memory.store.offloaded_bytes;
+    view.paging = run_.store->paging();
     view.certificate_expiry_seconds = certificate_expiry_seconds_;
     view.grpc_pulled_bytes = traffic_.grpc.pulled_bytes;
     view.grpc_pushed_bytes = traffic_.grpc.pushed_bytes;

@@ -209,8 +209,28 @@ std::string WhatTakesLessMemory(const Needs& needs, const MemoryRoom& room) {
                          ? "a smaller --device-memory or fewer --workers"
                          : "a host with more of it, as the daemon alone is too large, or less for the daemon: "
                            "model.lora, model.freeze, precision.moments: BF16 or FP8, precision.wire_versions: 1, "
-                           "precision.frozen: MXINT8, clip LAGGED in place of EXACT (docs/finetune.md)";
+                           "precision.frozen: MXINT8, clip LAGGED in place of EXACT, or optimizer_offload, on "
+                           "a disk (docs/finetune.md)";
   return absl::StrCat(less, "; `eps plan` shows every byte");
+}
+
+Finding CheckOffload(const Machine& machine, const Needs& needs) {
+  constexpr char kCheck[] = "run: offload",
+                 kMend[] = "another optimizer_offload.path, or a larger memory_bytes beside it";
+  if (!machine.IsFolder(needs.offload_path)) {
+    return {Verdict::kProblem, kCheck, absl::StrCat("there is no folder ", needs.offload_path),
+            absl::StrCat("mkdir -p ", needs.offload_path, "   (or another optimizer_offload.path)")};
+  }
+  if (const absl::Status writable = machine.CheckWritable(needs.offload_path); !writable.ok()) {
+    return {Verdict::kProblem, kCheck, std::string(writable.message()), kMend};
+  }
+  const absl::StatusOr<int64_t> room = machine.DiskRoomBytes(needs.offload_path);
+  if (!room.ok()) return {Verdict::kProblem, kCheck, std::string(room.status().message()), kMend};
+  const bool enough = needs.offload_bytes <= *room;
+  return {enough ? Verdict::kOk : Verdict::kProblem, kCheck,
+          absl::StrCat("needs ", FormatByteSize(needs.offload_bytes), " in ", needs.offload_path, ", has ",
+                       FormatByteSize(*room)),
+          enough ? "" : kMend};
 }
 
 }  // namespace
@@ -334,6 +354,7 @@ std::vector<Finding> CheckRun(const Machine& machine, const std::string& out, co
                       " checkpoints and one that is written, has ", FormatByteSize(*disk)),
          enough ? "" : "another --out, a smaller checkpoint.keep, or a larger checkpoint.keep_every_steps"});
   }
+  if (needs.offload_bytes > 0) findings.push_back(CheckOffload(machine, needs));
   return findings;
 }
 

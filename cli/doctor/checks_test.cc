@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -41,6 +42,7 @@ struct FakeMachine final : Machine {
   Limit open_files = {1024, 4096};
   absl::Status threads;
   int cores = 8;
+  std::set<std::string> disks;  // folders for an offload
   absl::StatusOr<int64_t> disk_room = 100 * kGib;
   absl::Status writable;
   absl::StatusOr<double> disk_speed = 1e9;
@@ -62,6 +64,7 @@ struct FakeMachine final : Machine {
   Limit OpenFiles() const override { return open_files; }
   absl::Status StartThreads(int) const override { return threads; }
   int Cores() const override { return cores; }
+  bool IsFolder(const std::string& path) const override { return disks.contains(path); }
   absl::StatusOr<int64_t> DiskRoomBytes(const std::string&) const override { return disk_room; }
   absl::Status CheckWritable(const std::string&) const override { return writable; }
   absl::StatusOr<double> MeasureDiskBytesPerSecond(const std::string&, int64_t most_bytes) const override {
@@ -329,6 +332,20 @@ TEST(DoctorTest, ARunIsHeldAgainstMemoryAndDisk) {
                 "has 32.0 GiB in its control group", "a smaller --device-memory or fewer --workers; ");
   ExpectFinding(Only(CheckRun(machine, "runs", needs), "run: disk"), Verdict::kProblem, "has 89.0 GiB",
                 "checkpoint.keep");
+}
+
+TEST(DoctorTest, TheDiskOfAnOffloadedStateIsLookedAt) {
+  FakeMachine machine;
+  machine.disks = {"/disk"};
+  Needs needs = {.daemon_bytes = kGib, .offload_path = "/disk", .offload_bytes = 90 * kGib};
+  ExpectFinding(Only(CheckRun(machine, "runs", needs), "run: offload"), Verdict::kOk,
+                "needs 90.0 GiB in /disk, has 100.0 GiB", "");
+  machine.disk_room = 89 * kGib;
+  ExpectFinding(Only(CheckRun(machine, "runs", needs), "run: offload"), Verdict::kProblem, "has 89.0 GiB",
+                "optimizer_offload.path");
+  needs.offload_path = "/dsik";
+  ExpectFinding(Only(CheckRun(machine, "runs", needs), "run: offload"), Verdict::kProblem, "there is no folder /dsik",
+                "mkdir -p /dsik");
 }
 
 TEST(DoctorTest, OfADaemonThatIsTooLargeAloneItIsToldWhatMakesThatSmaller) {

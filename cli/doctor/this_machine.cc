@@ -102,6 +102,11 @@ class RealMachine final : public Machine {
 
   int Cores() const override { return SchedulableCores(); }
 
+  bool IsFolder(const std::string& path) const override {
+    std::error_code error;
+    return std::filesystem::is_directory(path, error);
+  }
+
   absl::StatusOr<int64_t> DiskRoomBytes(const std::string& folder) const override {
     const std::string there = NearestFolder(folder);
     struct statvfs info {};

@@ -243,10 +243,10 @@ struct RunConfig {
   // Whether no weight is updated before the whole step's gradient is known to be finite, and its norm.
   bool defers_updates() const { return optimizer.clip == ClipMode::kExact || precision.loss_scale.has_value(); }
   // Whether rows of the token table that no token of a step reads are updated before the embedding's gradient is there: no
-  // norm decides before, and the version that is read is not overwritten.
+  // norm decides before, the version that is read is not overwritten, and no disk has to read the state once more.
   bool updates_unread_rows_early() const {
     return !defers_updates() && optimizer.clip != ClipMode::kPerBlob && optimizer.rule != OptimizerRule::kLamb &&
-           precision.wire_versions == 2;
+           precision.wire_versions == 2 && !optimizer_offload.is_on();
   }
   // Whether a step's weights stay as they are until all of it is in, so that a part of it can be run again.
   bool keeps_weights_of_step() const { return precision.wire_versions > 1 || defers_updates(); }

@@ -193,6 +193,22 @@ TEST_F(RunConfigTest, SharesThatDropAllOrNoneOfABertAreRefused) {
       StatusIs(kInvalid, "depth.drop.share: a BERT's block begins with the norm"));
 }
 
+TEST_F(RunConfigTest, AnOffloadHasAPathAndWhatStaysInMemory) {
+  EXPECT_FALSE(MustLoad(kExample).optimizer_offload.is_on());
+  EXPECT_THAT(SerializeRunConfig(MustLoad(kExample)), Not(HasSubstr("offload")));  // as older programs read it
+  const RunConfig run = MustLoad(kExample, {{"optimizer_offload.path", "disk"}});
+  EXPECT_EQ(run.optimizer_offload, (OptimizerOffloadConfig{.path = dir_.File("disk")}));
+  const RunConfig some = MustLoad(
+      kExample, {{"optimizer_offload.path", "/mnt/a"}, {"optimizer_offload.memory_bytes", "1125899906842624"}});
+  EXPECT_EQ(some.optimizer_offload, (OptimizerOffloadConfig{.path = "/mnt/a", .memory_bytes = int64_t{1} << 50}));
+  EXPECT_THAT(ParseRunConfig(SerializeRunConfig(some)), IsOkAndHolds(some));
+  EXPECT_THAT(LoadWith("optimizer_offload.memory_bytes", "5"), StatusIs(kInvalid, "optimizer_offload.path: missing"));
+  EXPECT_THAT(Load(kSmall, {{"optimizer_offload.path", "a"}, {"optimizer_offload.memory_bytes", "-1"}}),
+              StatusIs(kInvalid, "optimizer_offload.memory_bytes: -1, must be at least 0"));
+  EXPECT_THAT(LoadWith("optimizer_offload.nvme_path", "a"),
+              StatusIs(kInvalid, "optimizer_offload.nvme_path: unknown field; known: path, memory_bytes"));
+}
+
 TEST_F(RunConfigTest, PathsAreTakenFromTheFolderOfTheFile) {
   EXPECT_EQ(MustLoad(kSmall).data.path, dir_.File("a.txt"));
   EXPECT_EQ(MustLoad(kSmall, {{"data.path", "x/../b.txt"}}).data.path, dir_.File("b.txt"));
@@ -398,7 +414,9 @@ TEST_F(RunConfigTest, WhatChangesNoBitsMayDiffer) {
                                             {"checkpoint.buffer_bytes", "12345678"},
                                             {"checkpoint.last", "true"},
                                             {"checkpoint.keep_every_steps", "0"},
-                                            {"precision.wire_versions", "1"}});
+                                            {"precision.wire_versions", "1"},
+                                            {"optimizer_offload.path", "/disk"},
+                                            {"optimizer_offload.memory_bytes", "12345"}});
   EXPECT_THAT(DifferencesThatMatter(MustLoad(kExample), now), IsEmpty());
 }
 

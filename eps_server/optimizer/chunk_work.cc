@@ -5,6 +5,7 @@
 #include "common/base/status_macros.h"
 #include "common/spec/moment_format.h"
 #include "common/tensor/dtype.h"
+#include "eps_server/store/paged_memory.h"
 
 namespace eps::server {
 int64_t GradientBytes(const ChunkGradient& gradient, int64_t num_elems) {
@@ -49,7 +50,8 @@ double ChunkWork::SumAgain(BlobId blob, int64_t chunk, const ChunkGradient& grad
 absl::StatusOr<std::vector<StepSquares>> ChunkWork::Measure(StepId step, BlobId blob, int64_t chunk,
                                                             const ChunkGradient& gradient, const UpdateScalars& scalars,
                                                             double* squares) {
-  EPS_ASSIGN_OR_RETURN(const ChunkState state, store_.Chunk(blob, chunk, ReadVersion(step)));
+  EPS_ASSIGN_OR_RETURN(const ChunkState state,
+                       store_.Chunk(blob, chunk, ReadVersion(step), PagedMemory::Access::kRead));
   const std::vector<GroupRange>& ranges = RangesOf(blob, chunk);
   std::vector<StepSquares> step_squares(ranges.size());
   const double of_gradient = MeasureSteps(state, gradient, ranges, scalars, absl::MakeSpan(step_squares));

@@ -5,15 +5,14 @@
 #include <cstring>
 #include <utility>
 
+#include "common/base/log.h"
 #include "common/base/status_macros.h"
 #include "common/base/thread.h"
 
 namespace eps::server {
 namespace {
 
-// A page of 2.5 MiB takes a disk about a millisecond: with so many under way it is busy, and with so many frames a burst of
-// updates neither waits for writes nor has what was read ahead taken away again.
-constexpr int kMovers = 4;
+// A burst of updates neither waits for writes nor has what was read ahead taken away again.
 constexpr int64_t kFrames = 32;
 
 int64_t RoundUp(int64_t value, int64_t multiple) { return (value + multiple - 1) / multiple * multiple; }
@@ -50,6 +49,14 @@ absl::StatusOr<std::unique_ptr<PagedMemory>> PagedMemory::Create(Options options
   std::optional<ScratchFile> file;
   if (sizes.disk_bytes > 0) {
     EPS_ASSIGN_OR_RETURN(file, ScratchFile::Create(options.folder, sizes.disk_bytes));
+    LogInfo("offload_opened", {{"folder", options.folder},
+                               {"disk_bytes", sizes.disk_bytes},
+                               {"memory_bytes", sizes.memory_bytes()},
+                               {"past_page_cache", file->is_direct()}});
+    if (file->is_in_memory()) {
+      LogWarning("offload_in_memory",
+                 {{"folder", options.folder}, {"why", "its file system is memory, of which nothing is saved so"}});
+    }
   }
   std::unique_ptr<PagedMemory> memory(
       new PagedMemory(std::move(options), sizes, std::move(resident), std::move(frames), std::move(file)));
@@ -94,7 +101,7 @@ PagedMemory::~PagedMemory() {
 }
 
 absl::Status PagedMemory::StartThreads() {
-  for (int i = 0; i < kMovers && file_.has_value(); ++i) {
+  for (int i = 0; i < kPageMovers && file_.has_value(); ++i) {
     EPS_ASSIGN_OR_RETURN(std::thread thread, StartThread([this] { MovePages(); }));
     threads_.push_back(std::move(thread));
   }

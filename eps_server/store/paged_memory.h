@@ -39,6 +39,9 @@ struct PagingSizes {
 // As many of the first pages are resident as memory_bytes hold.
 PagingSizes ComputePagingSizes(absl::Span<const PageRun> pages, int64_t memory_bytes);
 
+// So many pages are on their way at once. One of 2.5 MiB takes a disk about a millisecond: four keep it busy.
+inline constexpr int kPageMovers = 4;
+
 // What paging has done; never falls.
 struct PagingCounts {
   int64_t read_bytes = 0;

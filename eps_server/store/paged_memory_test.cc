@@ -16,6 +16,7 @@
 #include "common/testing/status_matchers.h"
 #include "common/testing/temp_dir.h"
 #include "eps_server/store/scratch_file.h"
+#include "eps_server/store/scratch_speed.h"
 #include "gtest/gtest.h"
 
 namespace eps::server {
@@ -155,6 +156,15 @@ TEST(PagedMemoryTest, AFolderThatIsNotThereAndADiskWithoutRoomAreNamed) {
   EXPECT_THAT(ScratchFile::Create(dir.path(), int64_t{1} << 43).status(),
               StatusIs(absl::StatusCode::kUnavailable, "take 8.0 TiB in"));
   EXPECT_TRUE(std::filesystem::is_empty(dir.path()));
+}
+
+TEST(ScratchSpeedTest, IsThatOfTheFoldersDisk) {
+  const TempDir dir;
+  ASSERT_OK_AND_ASSIGN(const double speed, MeasureScratchBytesPerSecond(dir.path()));
+  EXPECT_GT(speed, 1e5);
+  EXPECT_LT(speed, 1e12);
+  EXPECT_TRUE(std::filesystem::is_empty(dir.path()));
+  EXPECT_THAT(MeasureScratchBytesPerSecond(dir.File("gone")).status(), StatusIs(absl::StatusCode::kNotFound, "gone"));
 }
 
 TEST(ScratchFileTest, WhatIsBeyondItsEndIsAnErrorWithItsOffset) {

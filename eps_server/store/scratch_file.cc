@@ -1,7 +1,8 @@
 #include "eps_server/store/scratch_file.h"
 
 #include <fcntl.h>
-#include <sys/stat.h>
+#include <linux/magic.h>
+#include <sys/vfs.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -46,6 +47,11 @@ absl::StatusOr<ScratchFile> ScratchFile::Create(const std::string& folder, int64
   const int flags = fcntl(file.get(), F_GETFL);
   const bool is_direct = flags >= 0 && fcntl(file.get(), F_SETFL, flags | O_DIRECT) == 0;
   return ScratchFile(folder, std::move(file), is_direct);
+}
+
+bool ScratchFile::is_in_memory() const {
+  struct statfs info {};
+  return fstatfs(file_.get(), &info) == 0 && (info.f_type == TMPFS_MAGIC || info.f_type == RAMFS_MAGIC);
 }
 
 absl::Status ScratchFile::Read(int64_t offset_bytes, absl::Span<std::byte> to) const {

@@ -33,6 +33,8 @@ class ScratchFile {
   absl::Status Write(int64_t offset_bytes, absl::Span<const std::byte> from) const;
 
   bool is_direct() const { return is_direct_; }
+  // The folder's file system is memory, and no disk.
+  bool is_in_memory() const;
 
  private:
   ScratchFile(std::string folder, FileDescriptor file, bool is_direct)

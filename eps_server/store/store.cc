@@ -267,7 +267,7 @@ class StoreImpl final : public Store {
     return memory_.shared_wire.has_value() ? &*memory_.shared_wire : nullptr;
   }
 
-  absl::StatusOr<ChunkState> Chunk(BlobId blob, int64_t chunk, Version version) override {
+  absl::StatusOr<ChunkState> Chunk(BlobId blob, int64_t chunk, Version version, PagedMemory::Access access) override {
     const BlobMemory& at = blobs_[Index(blob)];
     const int64_t first = chunk * kChunkElems;
     EPS_CHECK(chunk >= 0 && first < at.num_elems && !at.frozen);
@@ -279,7 +279,7 @@ class StoreImpl final : public Store {
     state.moment_format = moment_format_;
     state.first_elem = first;
     state.num_elems = std::min(kChunkElems, at.num_elems - first);
-    EPS_ASSIGN_OR_RETURN(state.page, memory_.state->Open(state_layout_.page(blob, chunk), PagedMemory::Access::kWrite));
+    EPS_ASSIGN_OR_RETURN(state.page, memory_.state->Open(state_layout_.page(blob, chunk), access));
     std::byte* const page = state.page.get();
     if (wire_dtype_ == Dtype::kBf16) state.rest = reinterpret_cast<uint16_t*>(page);
     if (wire_dtype_ == Dtype::kF16) state.master = reinterpret_cast<float*>(page);

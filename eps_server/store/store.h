@@ -128,8 +128,10 @@ class Store {
   virtual const SharedSegment* wire_segment() const = 0;
 
   // The memory of one chunk for the update from `version` to version + 1. Of a blob that is not frozen, as CarryOver.
+  // access: kRead of who writes nothing there, which spares a disk the writing.
   // Errors: the disk's, that the state lies on
-  virtual absl::StatusOr<ChunkState> Chunk(BlobId blob, int64_t chunk, Version version) = 0;
+  virtual absl::StatusOr<ChunkState> Chunk(BlobId blob, int64_t chunk, Version version,
+                                           PagedMemory::Access access = PagedMemory::Access::kWrite) = 0;
   // Chunk will be asked for soon, and after those that were named before: what lies on a disk of it is read meanwhile.
   virtual void Prefetch(BlobId blob, int64_t chunk) = 0;
   // Copies the wire form of `version` to version + 1's buffer: a step that changes nothing.

@@ -30,6 +30,7 @@ constexpr absl::string_view kPhases[] = {Name(run_state::kStarting), Name(run_st
                                          Name(run_state::kServing)};
 constexpr absl::string_view kStepWaitCauses[] = {"data", "no_worker", "compute", "push", "update", "checkpoint"};
 constexpr absl::string_view kTransports[] = {"grpc", "shared_memory"};
+constexpr absl::string_view kDiskDirections[] = {"read", "written"};
 constexpr absl::string_view kMemoryKinds[] = {"state", "hold", "window", "checkpoint", "resident"};
 constexpr absl::string_view kLimitKinds[] = {"window", "resident"};
 constexpr absl::string_view kDeviceKinds[] = {"cap", "arena", "peak", "outside"};
@@ -161,6 +162,21 @@ constexpr MetricSpec kUpdateBusy{
     .name = "eps_update_busy_seconds_total",
     .type = kCounter,
     .help = "Time that the optimizer's threads spent summing, measuring and updating, added over the threads."};
+constexpr MetricSpec kOffloaded{
+    .name = "eps_offloaded_bytes",
+    .help = "Of the state, what lies on a disk (optimizer_offload): masters' rest and moments. 0: none."};
+constexpr MetricSpec kOffloadMoved{
+    .name = "eps_offload_bytes_total",
+    .type = kCounter,
+    .help = "Bytes that were read from the disk of optimizer_offload, and written there.",
+    .label = "direction",
+    .label_values = kDiskDirections};
+constexpr MetricSpec kOffloadWait{
+    .name = "eps_offload_wait_seconds_total",
+    .type = kCounter,
+    .help =
+        "Time that threads waited for that disk, added over the threads: the optimizer's, whose wait is in "
+        "eps_update_busy_seconds_total too, and those that read or copy a checkpoint."};
 
 // ---- memory ----
 constexpr MetricSpec kParameters{.name = "eps_parameters", .help = "Parameters of the model, padding not counted."};
@@ -309,6 +325,9 @@ constexpr const MetricSpec* kTable[] = {
     &kUpdateMoved,
     &kUpdateBusy,
     &kUpdateFloor,
+    &kOffloaded,
+    &kOffloadMoved,
+    &kOffloadWait,
     &kParameters,
     &kMemory,
     &kMemoryLimit,
@@ -388,6 +407,10 @@ void SetData(const DaemonView& view, MetricPage& page) {
   page.Set(kUpdateMoved, static_cast<double>(status.counts.update_moved_bytes));
   page.Set(kUpdateBusy, status.counts.update_busy_seconds);
   if (view.floor_bytes_per_second > 0) page.Set(kUpdateFloor, view.floor_bytes_per_second);
+  page.Set(kOffloaded, static_cast<double>(view.offloaded_bytes));
+  page.Set(kOffloadMoved, "read", static_cast<double>(view.paging.read_bytes));
+  page.Set(kOffloadMoved, "written", static_cast<double>(view.paging.written_bytes));
+  page.Set(kOffloadWait, view.paging.wait_seconds);
 }
 
 void SetMemory(const DaemonView& view, MetricPage& page) {

@@ -47,6 +47,8 @@ DaemonView Training() {
   view.waiting_pulls = 6;
   view.checkpoint_buffer_bytes = 512;
   view.certificate_expiry_seconds = 2e9;
+  view.offloaded_bytes = 3000;
+  view.paging = {.read_bytes = 5000, .written_bytes = 4000, .wait_seconds = 1.25};
   view.start_work = {.done_bytes = 3, .total_bytes = 4};
   RunStatus& status = view.status;
   status.step = 7;
@@ -141,6 +143,10 @@ TEST(DaemonMetricsTest, ShowsWhatTheRunSays) {
                            "eps_checkpoint_bytes 123\n",
                            "eps_checkpoint_hold_seconds_total 0.75\n",
                            "eps_update_floor_bytes_per_second 8000000000\n",
+                           "eps_offloaded_bytes 3000\n",
+                           "eps_offload_bytes_total{direction=\"read\"} 5000\n",
+                           "eps_offload_bytes_total{direction=\"written\"} 4000\n",
+                           "eps_offload_wait_seconds_total 1.25\n",
                            "eps_checkpoint_every_steps 100\n"}) {
     EXPECT_THAT(page, HasSubstr(absl::StrCat("\n", line)));
   }

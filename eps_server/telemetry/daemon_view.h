@@ -8,6 +8,7 @@
 #include "common/base/long_work.h"
 #include "common/base/state_names.h"
 #include "eps_server/step/run_status.h"
+#include "eps_server/store/paged_memory.h"
 
 namespace eps::server {
 
@@ -18,9 +19,11 @@ struct DaemonView {
   RunStatus status;
   // What `eps plan` says that the daemon takes, and workers' inboxes; 0: not known.
   int64_t expected_resident_bytes = 0;
-  int64_t checkpoint_every_steps = 0;     // of the RunSpec
-  double floor_bytes_per_second = 0;      // of one of the optimizer's threads; 0: not measured
-  int64_t checkpoint_buffer_bytes = 0;    // what copies for a checkpoint wait in; taken all the time
+  int64_t checkpoint_every_steps = 0;   // of the RunSpec
+  double floor_bytes_per_second = 0;    // of one of the optimizer's threads; 0: not measured
+  int64_t checkpoint_buffer_bytes = 0;  // what copies for a checkpoint wait in; taken all the time
+  int64_t offloaded_bytes = 0;          // of the state, on a disk
+  PagingCounts paging;
   double certificate_expiry_seconds = 0;  // since the epoch; 0: there is none
   int64_t grpc_pulled_bytes = 0, grpc_pushed_bytes = 0;
   int64_t shared_memory_pulled_bytes = 0, shared_memory_pushed_bytes = 0;

@@ -31,6 +31,9 @@ struct LayerTimes {
   double expand_seconds = 0;    // weights to the compute dtype
 };
 
+// Of an ordinary solid-state disk on four lanes, while it reads and writes.
+inline constexpr double kNominalDiskBytesPerSecond = 2e9;
+
 // What a plan's time is computed from: measured once on a machine (`eps profile`), or nominal. Plain data.
 struct Profile {
   std::string hardware;  // for people: the device's model, the host's processor
@@ -44,8 +47,9 @@ struct Profile {
   double out_bytes_per_second = 0;       // arena to host, alone
   double update_bytes_per_second = 0;    // of the daemon's optimizer: bytes read and written
   double network_bytes_per_second = 0;   // each way, where weights and gradients travel over gRPC
-  double handover_seconds = 0;           // until a stream that waits for another's work goes on
-  double between_steps_seconds = 0;      // in which the daemon has the word
+  double disk_bytes_per_second = kNominalDiskBytesPerSecond;  // optimizer_offload's, read and written, in all
+  double handover_seconds = 0;                                // until a stream that waits for another's work goes on
+  double between_steps_seconds = 0;                           // in which the daemon has the word
   Sharing sharing = kNothingShared;
 };
 

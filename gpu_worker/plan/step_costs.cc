@@ -90,6 +90,27 @@ double UpdateBytes(const RunConfig& run) {
   return weights + 2 * moments + (is_lamb ? 4 + moments : 0) + held;
 }
 
+// Of the update of each blob, in pull order: what a disk reads and writes of its state (optimizer_offload). What stays in
+// memory is that of the first blobs.
+std::vector<double> DiskBytes(const ModelSpec& model, const RunConfig& run) {
+  std::vector<double> disk_bytes(model.blobs.size());
+  if (!run.optimizer_offload.is_on()) return disk_bytes;
+  const double rest = run.precision.wire == Dtype::kBf16 ? 2 : run.precision.wire == Dtype::kF16 ? 4 : 0;
+  const double moments = static_cast<double>(run.optimizer.num_moments()) *
+                         static_cast<double>(MomentBytes(run.precision.moments, kTensorAlignElems)) / kTensorAlignElems;
+  // LAMB reads them once more before.
+  const double passes = run.optimizer.rule == OptimizerRule::kLamb ? 3 : 2;
+  auto room = static_cast<double>(run.optimizer_offload.memory_bytes);
+  for (size_t b = 0; b < model.blobs.size(); ++b) {
+    if (model.blobs[b].frozen) continue;
+    const double bytes = static_cast<double>(model.blobs[b].num_elems) * (rest + moments);
+    const double resident = std::min(bytes, room);
+    room -= resident;
+    disk_bytes[b] = passes * (bytes - resident);
+  }
+  return disk_bytes;
+}
+
 // How often contributions are read: where norms are of a blob, once for each before the update. Held ones are read for
 // their sum alone.
 int ReadsOfContributions(const RunConfig& run) {
@@ -325,9 +346,12 @@ StepCosts CostsOf(const Profile& profile, const ModelSpec& model, const RunConfi
                              : static_cast<double>(SizeOf(PushedDtype(step.node, gradients)));
     return static_cast<double>(model.layer(step.layer).trainable_elems) * bytes / rate;
   };
-  for (const BlobSpec& blob : model.blobs) {
+  const std::vector<double> disk_bytes = DiskBytes(model, run);
+  for (size_t b = 0; b < model.blobs.size(); ++b) {
+    const BlobSpec& blob = model.blobs[b];
     const double elems = blob.frozen ? 0 : static_cast<double>(blob.num_elems);
-    costs.update_seconds.push_back(elems * UpdateBytes(run) / profile.update_bytes_per_second);
+    costs.update_seconds.push_back(std::max(elems * UpdateBytes(run) / profile.update_bytes_per_second,
+                                            disk_bytes[b] / profile.disk_bytes_per_second));
     costs.early_update_seconds.push_back(costs.update_seconds.back() * EarlyShare(blob, model, run));
     if (run.defers_updates()) {
       costs.sum_seconds.push_back(elems * 4 / profile.update_bytes_per_second);  // kept in fp32

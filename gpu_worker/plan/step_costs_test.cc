@@ -202,6 +202,28 @@ TEST_F(StepCostsTest, PassesForNormsReadMasterMomentsAndContributionsOnceMore) {
   }
 }
 
+// 10 bytes a parameter are read and written, but for those of the first blobs, which stay in memory.
+TEST_F(StepCostsTest, UpdatesWaitForTheDiskThatTheirStateLiesOn) {
+  run_.optimizer_offload = {.path = "/disk"};
+  profile_.disk_bytes_per_second = 1e6;
+  const ModelSpec model = BuildModel(run_.model).value();
+  const auto costs = [&] {
+    return CostsOf(profile_, model, run_, CpuKernelSizes(), LinkKind::kInPlace).update_seconds;
+  };
+  const auto bytes = [&](size_t blob) { return 10 * static_cast<double>(model.blobs[blob].num_elems); };
+  const std::vector<double> all = costs();
+  for (size_t b = 0; b < all.size(); ++b) EXPECT_DOUBLE_EQ(all[b], 2 * bytes(b) / 1e6);
+  run_.optimizer_offload.memory_bytes = static_cast<int64_t>(bytes(0) + bytes(1) / 2);
+  const std::vector<double> some = costs();
+  EXPECT_LT(some[0], all[0] / 100);
+  EXPECT_DOUBLE_EQ(some[1], all[1] / 2);
+  EXPECT_DOUBLE_EQ(some[2], all[2]);
+  profile_.disk_bytes_per_second = 1e15;  // faster than memory
+  const std::vector<double> fast = costs();
+  run_.optimizer_offload = {};
+  EXPECT_EQ(fast, costs());
+}
+
 // Of the token table alone, by how many rows a text of Zipf's law leaves out, and where nothing waits for a norm.
 TEST_F(StepCostsTest, RowsThatNoTokenReadsAreUpdatedEarly) {
   const ModelSpec model = BuildModel(run_.model).value();

@@ -34,6 +34,7 @@ constexpr std::array<std::pair<const char*, double Profile::*>, 5> kSpeeds = {{
     {"update_bytes_per_second", &Profile::update_bytes_per_second},
     {"network_bytes_per_second", &Profile::network_bytes_per_second},
 }};
+constexpr char kDiskSpeed[] = "disk_bytes_per_second";  // files from before there was any have none
 constexpr std::array<std::pair<const char*, double Profile::*>, 2> kDelays = {{
     {"handover_seconds", &Profile::handover_seconds},
     {"step_seconds", &Profile::between_steps_seconds},  // between two steps: docs/planning.md
@@ -212,6 +213,7 @@ std::string ProfileToJson(const Profile& profile) {
                {"threads", profile.threads},
                {"measured", profile.measured}};
   for (const auto& [name, field] : kSpeeds) json[name] = profile.*field;
+  json[kDiskSpeed] = profile.disk_bytes_per_second;
   for (const auto& [name, field] : kDelays) json[name] = profile.*field;
   Json sharing;
   for (size_t a = 0; a < kNumActivities; ++a) {
@@ -244,6 +246,9 @@ absl::StatusOr<Profile> ProfileFromJson(const std::string& text) {
   profile.measured = reader.String(json, "measured");
   profile.threads = static_cast<int>(reader.Integer(json, "threads", 1, 1024));
   for (const auto& [name, field] : kSpeeds) profile.*field = reader.Number(json, name, kSlowest, kFastest);
+  if (json.is_object() && json.contains(kDiskSpeed)) {
+    profile.disk_bytes_per_second = reader.Number(json, kDiskSpeed, kSlowest, kFastest);
+  }
   for (const auto& [name, field] : kDelays) profile.*field = reader.Number(json, name, 0, kLongest);
   const Json* sharing = reader.Find(json, "sharing");
   const Json* layers = reader.Find(json, "layers");

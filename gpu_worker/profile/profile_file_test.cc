@@ -54,6 +54,16 @@ TEST(ProfileFileTest, AShapeWithoutAdaptersSaysNothingOfThemAndOneWithSaysAll) {
   }
 }
 
+TEST(ProfileFileTest, ADiskThatWasNotMeasuredIsAnOrdinaryOne) {
+  Profile profile = NominalProfile("cpu");
+  profile.disk_bytes_per_second = 7e9;
+  EXPECT_EQ(ProfileFromJson(ProfileToJson(profile))->disk_bytes_per_second, 7e9);
+  const std::string older =
+      absl::StrReplaceAll(ProfileToJson(profile), {{"  \"disk_bytes_per_second\": 7000000000.0,\n", ""}});
+  EXPECT_THAT(older, Not(HasSubstr("disk")));
+  EXPECT_EQ(ProfileFromJson(older)->disk_bytes_per_second, kNominalDiskBytesPerSecond);
+}
+
 TEST(ProfileFileTest, WhatIsWrongIsNamed) {
   const std::string good = ProfileToJson(NominalProfile("cpu"));
   struct Case {
@@ -65,6 +75,8 @@ TEST(ProfileFileTest, WhatIsWrongIsNamed) {
       {"\"threads\": 2", "\"threads\": 0", "threads: 0, must be a number from 1 to 1024"},
       {"\"update_bytes_per_second\": 20000000000.0", "\"update_bytes_per_second\": 0",
        "update_bytes_per_second: 0, must be a number from 1 to"},
+      {"\"disk_bytes_per_second\": 2000000000.0", "\"disk_bytes_per_second\": -1",
+       "disk_bytes_per_second: -1, must be a number from 1 to"},
       {"\"threads\": 2", "\"threads\": 1e300", "threads: 1e+300, must be a number from 1 to 1024"},
       {"\"threads\": 2", "\"threads\": 1.5", "threads: 1.5, must be a whole number"},
       {"\"T\": 256", "\"T\": 1e300", "layers[0].shape.T: 1e+300, must be a number from 1 to"},
