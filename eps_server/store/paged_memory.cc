@@ -19,73 +19,51 @@ int64_t RoundUp(int64_t value, int64_t multiple) { return (value + multiple - 1)
 
 }  // namespace
 
-PagingSizes ComputePagingSizes(absl::Span<const PageRun> pages, int64_t memory_bytes) {
+PagingSizes ComputePagingSizes(absl::Span<const PageRun> pages) {
   PagingSizes sizes;
-  int64_t others = 0, largest = 0;
+  int64_t num_pages = 0;
   for (const PageRun& run : pages) {
     EPS_CHECK(run.count >= 0 && run.num_bytes >= 0 && run.num_bytes % 64 == 0);
-    int64_t fit = 0;
-    if (others == 0) {
-      const int64_t room = memory_bytes - sizes.resident_bytes;
-      fit = run.num_bytes == 0 ? run.count : std::min(run.count, room / run.num_bytes);
-    }
-    sizes.resident_pages += fit;
-    sizes.resident_bytes += fit * run.num_bytes;
-    if (fit == run.count) continue;
-    others += run.count - fit;
-    sizes.disk_bytes += (run.count - fit) * RoundUp(run.num_bytes, ScratchFile::kAlignBytes);
-    largest = std::max(largest, run.num_bytes);
+    num_pages += run.count;
+    const int64_t num_bytes = RoundUp(run.num_bytes, ScratchFile::kAlignBytes);
+    sizes.disk_bytes += run.count * num_bytes;
+    sizes.frame_bytes = std::max(sizes.frame_bytes, num_bytes);
   }
-  sizes.num_frames = std::min(kFrames, others);
-  sizes.frame_bytes = RoundUp(largest, ScratchFile::kAlignBytes);
+  sizes.num_frames = std::min(kFrames, num_pages);
   return sizes;
 }
 
 absl::StatusOr<std::unique_ptr<PagedMemory>> PagedMemory::Create(Options options) {
-  const PagingSizes sizes = ComputePagingSizes(options.pages, options.memory_bytes);
-  EPS_ASSIGN_OR_RETURN(AnonymousMemory resident, AnonymousMemory::Map(sizes.resident_bytes, options.what));
-  EPS_ASSIGN_OR_RETURN(AnonymousMemory frames,
-                       AnonymousMemory::Map(sizes.num_frames * sizes.frame_bytes, options.what));
-  std::optional<ScratchFile> file;
-  if (sizes.disk_bytes > 0) {
-    EPS_ASSIGN_OR_RETURN(file, ScratchFile::Create(options.folder, sizes.disk_bytes));
-    LogInfo("offload_opened", {{"folder", options.folder},
-                               {"disk_bytes", sizes.disk_bytes},
-                               {"memory_bytes", sizes.memory_bytes()},
-                               {"past_page_cache", file->is_direct()}});
-    if (file->is_in_memory()) {
-      LogWarning("offload_in_memory",
-                 {{"folder", options.folder}, {"why", "its file system is memory, of which nothing is saved so"}});
-    }
+  const PagingSizes sizes = ComputePagingSizes(options.pages);
+  EPS_ASSIGN_OR_RETURN(AnonymousMemory frames, AnonymousMemory::Map(sizes.memory_bytes(), options.what));
+  EPS_ASSIGN_OR_RETURN(ScratchFile file, ScratchFile::Create(options.folder, sizes.disk_bytes));
+  LogInfo("offload_opened", {{"folder", options.folder},
+                             {"disk_bytes", sizes.disk_bytes},
+                             {"buffer_bytes", sizes.memory_bytes()},
+                             {"past_page_cache", file.is_direct()}});
+  if (file.is_in_memory()) {
+    LogWarning("offload_in_memory",
+               {{"folder", options.folder}, {"why", "its file system is memory, of which nothing is saved so"}});
   }
-  std::unique_ptr<PagedMemory> memory(
-      new PagedMemory(std::move(options), sizes, std::move(resident), std::move(frames), std::move(file)));
+  std::unique_ptr<PagedMemory> memory(new PagedMemory(std::move(options), sizes, std::move(frames), std::move(file)));
   EPS_RETURN_IF_ERROR(memory->StartThreads());
   return memory;
 }
 
-PagedMemory::PagedMemory(Options options, PagingSizes sizes, AnonymousMemory resident, AnonymousMemory frames,
-                         std::optional<ScratchFile> file)
+PagedMemory::PagedMemory(Options options, PagingSizes sizes, AnonymousMemory frames, ScratchFile file)
     : options_(std::move(options)),
       sizes_(sizes),
-      resident_(std::move(resident)),
       frame_memory_(std::move(frames)),
       file_(std::move(file)),
       frames_(static_cast<size_t>(sizes.num_frames)) {
-  int64_t in_memory = 0, in_file = 0;
+  int64_t offset_bytes = 0;
   for (const PageRun& run : options_.pages) {
     for (int64_t i = 0; i < run.count; ++i) {
-      const auto page = static_cast<int64_t>(places_.size());
-      const bool is_resident = page < sizes_.resident_pages;
-      int64_t& offset = is_resident ? in_memory : in_file;
-      places_.push_back({.offset_bytes = offset, .num_bytes = run.num_bytes});
-      offset += is_resident ? run.num_bytes : RoundUp(run.num_bytes, ScratchFile::kAlignBytes);
-      if (is_resident && options_.initialize != nullptr) {
-        options_.initialize(page, resident_.base() + places_.back().offset_bytes);
-      }
+      places_.push_back({.offset_bytes = offset_bytes, .num_bytes = run.num_bytes});
+      offset_bytes += RoundUp(run.num_bytes, ScratchFile::kAlignBytes);
     }
   }
-  pages_.resize(places_.size() - static_cast<size_t>(sizes_.resident_pages));
+  pages_.resize(places_.size());
   for (size_t f = 0; f < frames_.size(); ++f) {
     frames_[f].memory = frame_memory_.base() + static_cast<int64_t>(f) * sizes_.frame_bytes;
   }
@@ -101,7 +79,7 @@ PagedMemory::~PagedMemory() {
 }
 
 absl::Status PagedMemory::StartThreads() {
-  for (int i = 0; i < kPageMovers && file_.has_value(); ++i) {
+  for (int i = 0; i < kPageMovers; ++i) {
     EPS_ASSIGN_OR_RETURN(std::thread thread, StartThread([this] { MovePages(); }));
     threads_.push_back(std::move(thread));
   }
@@ -117,19 +95,14 @@ absl::Span<std::byte> PagedMemory::BytesOnDisk(const Frame& frame) const {
 
 absl::StatusOr<std::shared_ptr<std::byte>> PagedMemory::Open(int64_t page, Access access) {
   EPS_CHECK(page >= 0 && page < static_cast<int64_t>(places_.size()));
-  if (page < sizes_.resident_pages) {
-    return std::shared_ptr<std::byte>(std::shared_ptr<void>(),
-                                      resident_.base() + places_[static_cast<size_t>(page)].offset_bytes);
-  }
   EPS_ASSIGN_OR_RETURN(Frame* const frame, OpenFrame(page, access));
   return std::shared_ptr<std::byte>(frame->memory, [this, frame](std::byte*) { Close(frame); });
 }
 
 void PagedMemory::Prefetch(int64_t page) {
-  if (page < sizes_.resident_pages) return;
   {
     MutexLock lock(mu_);
-    Page& wanted = pages_[static_cast<size_t>(page - sizes_.resident_pages)];
+    Page& wanted = PageOf(page);
     if (wanted.frame != nullptr || wanted.is_wanted || !wanted.is_in_file) return;
     wanted.is_wanted = true;
     wanted_.push_back(page);
@@ -151,7 +124,7 @@ absl::StatusOr<PagedMemory::Frame*> PagedMemory::OpenFrame(int64_t page, Access 
   bool from_file = false;
   {
     MutexLock lock(mu_);
-    Page& opened = pages_[static_cast<size_t>(page - sizes_.resident_pages)];
+    Page& opened = PageOf(page);
     opened.is_wanted = false;
     bool has_waited = false;
     while (true) {
@@ -205,7 +178,7 @@ PagedMemory::Frame* PagedMemory::TakeFrame(bool ahead) {
     if (best == nullptr || rank(frame) < rank(*best)) best = &frame;
   }
   if (best != nullptr && best->page >= 0) {
-    pages_[static_cast<size_t>(best->page - sizes_.resident_pages)].frame = nullptr;
+    PageOf(best->page).frame = nullptr;
     best->page = -1;
   }
   return best;
@@ -214,7 +187,7 @@ PagedMemory::Frame* PagedMemory::TakeFrame(bool ahead) {
 void PagedMemory::Assign(Frame* frame, int64_t page) {
   frame->page = page;
   frame->is_moving = true;
-  pages_[static_cast<size_t>(page - sizes_.resident_pages)].frame = frame;
+  PageOf(page).frame = frame;
 }
 
 // As long as less than half of the frames could be taken, or will be once they are written, the one that was used longest
@@ -236,13 +209,13 @@ PagedMemory::Frame* PagedMemory::NextToWrite() {
 PagedMemory::Frame* PagedMemory::NextToReadAhead() {
   while (!wanted_.empty()) {
     const int64_t page = wanted_.front();
-    const Page& wanted = pages_[static_cast<size_t>(page - sizes_.resident_pages)];
+    const Page& wanted = PageOf(page);
     if (wanted.is_wanted && wanted.frame == nullptr) break;
     wanted_.pop_front();
   }
   Frame* const frame = wanted_.empty() || waiting_ > 0 ? nullptr : TakeFrame(/*ahead=*/true);
   if (frame == nullptr) return nullptr;
-  pages_[static_cast<size_t>(wanted_.front() - sizes_.resident_pages)].is_wanted = false;
+  PageOf(wanted_.front()).is_wanted = false;
   Assign(frame, wanted_.front());
   frame->is_ahead = true;
   wanted_.pop_front();
@@ -275,7 +248,7 @@ void PagedMemory::MovePages() {
     MutexLock lock(mu_);
     if (writes && status.ok()) {
       frame->is_dirty = false;
-      pages_[static_cast<size_t>(frame->page - sizes_.resident_pages)].is_in_file = true;
+      PageOf(frame->page).is_in_file = true;
     }
     EndMove(frame, status);
   }
@@ -288,7 +261,7 @@ absl::Status PagedMemory::Fill(const Frame& frame, bool from_file) {
     if (options_.initialize != nullptr) options_.initialize(frame.page, frame.memory);
     return absl::OkStatus();
   }
-  EPS_RETURN_IF_ERROR(file_->Read(places_[static_cast<size_t>(frame.page)].offset_bytes, bytes));
+  EPS_RETURN_IF_ERROR(file_.Read(places_[static_cast<size_t>(frame.page)].offset_bytes, bytes));
   MutexLock lock(mu_);
   counts_.read_bytes += static_cast<int64_t>(bytes.size());
   return absl::OkStatus();
@@ -296,7 +269,7 @@ absl::Status PagedMemory::Fill(const Frame& frame, bool from_file) {
 
 absl::Status PagedMemory::WriteBack(const Frame& frame) {
   const absl::Span<const std::byte> bytes = BytesOnDisk(frame);
-  EPS_RETURN_IF_ERROR(file_->Write(places_[static_cast<size_t>(frame.page)].offset_bytes, bytes));
+  EPS_RETURN_IF_ERROR(file_.Write(places_[static_cast<size_t>(frame.page)].offset_bytes, bytes));
   MutexLock lock(mu_);
   counts_.written_bytes += static_cast<int64_t>(bytes.size());
   return absl::OkStatus();

@@ -6,7 +6,6 @@
 #include <deque>
 #include <functional>
 #include <memory>
-#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -29,15 +28,12 @@ struct PageRun {
 
 // What pages take where.
 struct PagingSizes {
-  int64_t resident_pages = 0;  // the first so many never leave memory
-  int64_t resident_bytes = 0;
-  int64_t num_frames = 0;   // for the others
+  int64_t num_frames = 0;
   int64_t frame_bytes = 0;  // of one
   int64_t disk_bytes = 0;
-  int64_t memory_bytes() const { return resident_bytes + num_frames * frame_bytes; }
+  int64_t memory_bytes() const { return num_frames * frame_bytes; }
 };
-// As many of the first pages are resident as memory_bytes hold.
-PagingSizes ComputePagingSizes(absl::Span<const PageRun> pages, int64_t memory_bytes);
+PagingSizes ComputePagingSizes(absl::Span<const PageRun> pages);
 
 // So many pages are on their way at once. One of 2.5 MiB takes a disk about a millisecond: four keep it busy.
 inline constexpr int kPageMovers = 4;
@@ -49,10 +45,9 @@ struct PagingCounts {
   double wait_seconds = 0;  // of threads that opened a page, until it was there: summed over them
 };
 
-// Pages of memory that are used one at a time, each now and then and all of them about as often. The first ones stay in
-// memory, as far as it reaches; each of the others is read from a file into one of a few frames when it is opened, or
-// before, and written back when frames run short. As every page has its turn once a step, none is worth keeping for having
-// been used last: which ones stay is fixed, as that saves most, and says from the start what memory and disk will take.
+// Pages that lie in a file, and are used now and then, all of them about as often: each is read into one of a few frames
+// when it is opened, or before, and written back when frames run short. Where every page has its turn once a step none is
+// worth keeping for having been used last: what is to stay in memory is no page of this.
 //
 // Not a mapped file, whose pages the kernel would move: an error of the disk would be a signal, what is written back when,
 // and what that pushes out of memory, could neither be said nor bounded.
@@ -64,8 +59,7 @@ class PagedMemory {
   struct Options {
     std::string what;  // begins the error where there is no memory: "model state"
     std::vector<PageRun> pages;
-    int64_t memory_bytes = 0;  // ComputePagingSizes'
-    std::string folder;        // of the file; not asked for where all pages are resident
+    std::string folder;  // of the file
     // What a page holds at first; null: zeros. Given zeros; called once, before the page is first opened.
     std::function<void(int64_t page, std::byte* memory)> initialize;
   };
@@ -81,11 +75,10 @@ class PagedMemory {
   // The page will be opened soon: it is read meanwhile, as far as there are frames. Those asked for first come first.
   void Prefetch(int64_t page);
 
-  const PagingSizes& sizes() const { return sizes_; }
   PagingCounts counts() const;
 
  private:
-  // Memory for a page that is not resident. In use by one at a time while is_moving.
+  // Memory for a page. In use by one at a time while is_moving.
   struct Frame {
     std::byte* memory = nullptr;
     int64_t page = -1;       // that it holds; -1: none
@@ -101,8 +94,7 @@ class PagedMemory {
     bool is_wanted = false;   // Prefetch asked for it
   };
 
-  PagedMemory(Options options, PagingSizes sizes, AnonymousMemory resident, AnonymousMemory frames,
-              std::optional<ScratchFile> file);
+  PagedMemory(Options options, PagingSizes sizes, AnonymousMemory frames, ScratchFile file);
   absl::Status StartThreads();
   absl::StatusOr<Frame*> OpenFrame(int64_t page, Access access) ABSL_LOCKS_EXCLUDED(mu_);
   void Close(Frame* frame) ABSL_LOCKS_EXCLUDED(mu_);
@@ -118,24 +110,25 @@ class PagedMemory {
   absl::Status WriteBack(const Frame& frame) ABSL_LOCKS_EXCLUDED(mu_);
   void EndMove(Frame* frame, const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   absl::Span<std::byte> BytesOnDisk(const Frame& frame) const;
+  Page& PageOf(int64_t page) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return pages_[static_cast<size_t>(page)]; }
 
   struct Place {
-    int64_t offset_bytes = 0;  // in resident_, or in the file
+    int64_t offset_bytes = 0;  // in the file
     int64_t num_bytes = 0;
   };
 
   // Fixed after construction.
   const Options options_;
   const PagingSizes sizes_;
-  const AnonymousMemory resident_, frame_memory_;
-  const std::optional<ScratchFile> file_;
+  const AnonymousMemory frame_memory_;
+  const ScratchFile file_;
   std::vector<Place> places_;  // by page
   std::vector<std::thread> threads_;
 
   mutable Mutex mu_;
   CondVar changed_;  // a frame, or something to do
   std::vector<Frame> frames_ ABSL_GUARDED_BY(mu_);
-  std::vector<Page> pages_ ABSL_GUARDED_BY(mu_);  // those that are not resident, from the first of them on
+  std::vector<Page> pages_ ABSL_GUARDED_BY(mu_);
   std::deque<int64_t> wanted_ ABSL_GUARDED_BY(mu_);
   int64_t uses_ ABSL_GUARDED_BY(mu_) = 0;
   int waiting_ ABSL_GUARDED_BY(mu_) = 0;  // for a frame

@@ -26,38 +26,27 @@ using Access = PagedMemory::Access;
 
 constexpr int64_t kPageBytes = 64 << 10;
 
-// `pages`, the last of which is short, of which `resident` stay in memory.
-PagedMemory::Options OptionsOf(const TempDir& dir, int64_t pages, int64_t resident) {
+// `pages`, the last of which is short.
+PagedMemory::Options OptionsOf(const TempDir& dir, int64_t pages) {
   return {.what = "pages",
           .pages = {{.count = pages - 1, .num_bytes = kPageBytes}, {.count = 1, .num_bytes = 192}},
-          .memory_bytes = resident * kPageBytes,
           .folder = dir.path()};
 }
 
 int64_t& FirstOf(const std::shared_ptr<std::byte>& page) { return *reinterpret_cast<int64_t*>(page.get()); }
 
-TEST(PagingSizesTest, TheFirstPagesStayInMemoryAsFarAsItReaches) {
-  const std::vector<PageRun> pages = {{1, 4096}, {1, 64}, {1, 8192}, {1, 128}};
-  const PagingSizes all = ComputePagingSizes(pages, 1 << 20);
-  EXPECT_EQ(all.resident_pages, 4);
-  EXPECT_EQ(all.disk_bytes, 0);
-  EXPECT_EQ(all.memory_bytes(), 12480);
-  const PagingSizes some = ComputePagingSizes(pages, 4160);
-  EXPECT_EQ(some.resident_pages, 2);
-  EXPECT_EQ(some.disk_bytes, 8192 + 4096);
-  EXPECT_EQ(some.memory_bytes(), 4160 + 2 * 8192);
-  // Not one behind one that has no room, so that which ones stay can be told by a number.
-  EXPECT_EQ(ComputePagingSizes(pages, 4096).resident_pages, 1);
-  EXPECT_EQ(ComputePagingSizes(pages, 4095).resident_pages, 0);
-  const std::vector<PageRun> many = {{1000, 4096}, {7, 64}};
-  EXPECT_EQ(ComputePagingSizes(many, 0).num_frames, 32);
-  EXPECT_EQ(ComputePagingSizes(many, 998 * 4096 + 4095).resident_pages, 998);
-  EXPECT_EQ(ComputePagingSizes(many, 998 * 4096 + 4095).num_frames, 9);
+TEST(PagingSizesTest, PagesTakeWholeBlocksOfTheDiskAndAFewOfThemMemory) {
+  const PagingSizes few = ComputePagingSizes(std::vector<PageRun>{{1, 4096}, {1, 64}, {2, 8192}});
+  EXPECT_EQ(few.disk_bytes, 4096 + 4096 + 2 * 8192);
+  EXPECT_EQ(few.memory_bytes(), 4 * 8192);
+  const PagingSizes many = ComputePagingSizes(std::vector<PageRun>{{int64_t{1} << 40, 4096}});
+  EXPECT_EQ(many.memory_bytes(), 32 * 4096);
+  EXPECT_EQ(ComputePagingSizes({}).memory_bytes(), 0);
 }
 
 TEST(PagedMemoryTest, EachPageKeepsWhatWasWrittenWhateverIsOpenedMeanwhile) {
   const TempDir dir;
-  auto options = OptionsOf(dir, 200, 3);
+  auto options = OptionsOf(dir, 200);
   options.initialize = [](int64_t page, std::byte* memory) { *reinterpret_cast<int64_t*>(memory) = -page; };
   const auto memory = PagedMemory::Create(std::move(options)).value();
   for (int64_t page = 0; page < 200; ++page) {
@@ -72,25 +61,16 @@ TEST(PagedMemoryTest, EachPageKeepsWhatWasWrittenWhateverIsOpenedMeanwhile) {
     EXPECT_EQ(FirstOf(opened), page * page);
     EXPECT_EQ(opened.get()[191], static_cast<std::byte>(page));
   }
-  EXPECT_GE(memory->counts().read_bytes, (200 - 3 - 32) * kPageBytes);
-  EXPECT_GE(memory->counts().written_bytes, (200 - 3 - 32) * kPageBytes);
+  EXPECT_GE(memory->counts().read_bytes, (200 - 32) * kPageBytes);
+  EXPECT_GE(memory->counts().written_bytes, (200 - 32) * kPageBytes);
   EXPECT_TRUE(std::filesystem::is_empty(dir.path()));
 }
 
 TEST(PagedMemoryTest, WhatIsOnlyReadIsNotWritten) {
   const TempDir dir;
-  const auto memory = PagedMemory::Create(OptionsOf(dir, 100, 0)).value();
+  const auto memory = PagedMemory::Create(OptionsOf(dir, 100)).value();
   for (int64_t page = 0; page < 100; ++page) EXPECT_EQ(FirstOf(memory->Open(page, Access::kRead).value()), 0);
   EXPECT_EQ(memory->counts().written_bytes, 0);
-  EXPECT_EQ(memory->counts().read_bytes, 0);
-}
-
-TEST(PagedMemoryTest, WithAllPagesResidentThereIsNoFile) {
-  auto options = OptionsOf(TempDir(), 10, 10);
-  options.folder = "/no/such/folder";
-  const auto memory = PagedMemory::Create(std::move(options)).value();
-  FirstOf(memory->Open(9, Access::kWrite).value()) = 5;
-  EXPECT_EQ(FirstOf(memory->Open(9, Access::kRead).value()), 5);
   EXPECT_EQ(memory->counts().read_bytes, 0);
 }
 
@@ -99,7 +79,7 @@ TEST(PagedMemoryTest, ManyThreadsFindEachOthersBytes) {
   const TempDir dir;
   constexpr int kThreads = 40, kRounds = 200;
   constexpr int64_t kPages = 90;
-  const auto memory = PagedMemory::Create(OptionsOf(dir, kPages, 5)).value();
+  const auto memory = PagedMemory::Create(OptionsOf(dir, kPages)).value();
   std::vector<std::thread> threads;
   for (int t = 0; t < kThreads; ++t) {
     threads.emplace_back([&memory, t] {
@@ -121,7 +101,7 @@ TEST(PagedMemoryTest, ManyThreadsFindEachOthersBytes) {
 
 TEST(PagedMemoryTest, WhatIsReadAheadIsThereWhenItIsOpened) {
   const TempDir dir;
-  const auto memory = PagedMemory::Create(OptionsOf(dir, 100, 0)).value();
+  const auto memory = PagedMemory::Create(OptionsOf(dir, 100)).value();
   for (int64_t page = 0; page < 100; ++page) FirstOf(memory->Open(page, Access::kWrite).value()) = page;
   memory->Prefetch(1);
   // Waits for what is under way, or finds it there: either way it is read once.
@@ -133,7 +113,7 @@ TEST(PagedMemoryTest, WhatIsReadAheadIsThereWhenItIsOpened) {
 // What a write says that a disk refuses, whatever opens a page next says: nothing is taken for kept that is not.
 TEST(PagedMemoryTest, AfterAnErrorNoPageIsOpened) {
   const TempDir dir;
-  const auto memory = PagedMemory::Create(OptionsOf(dir, 200, 2)).value();
+  const auto memory = PagedMemory::Create(OptionsOf(dir, 200)).value();
   struct rlimit before;
   ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &before), 0);
   signal(SIGXFSZ, SIG_IGN);
@@ -145,12 +125,11 @@ TEST(PagedMemoryTest, AfterAnErrorNoPageIsOpened) {
   EXPECT_EQ(setrlimit(RLIMIT_FSIZE, &before), 0);
   EXPECT_THAT(status, StatusIs(absl::StatusCode::kUnavailable, "File too large"));
   EXPECT_EQ(memory->Open(150, Access::kRead).status(), status);
-  EXPECT_OK(memory->Open(1, Access::kRead));  // was never on the disk
 }
 
 TEST(PagedMemoryTest, AFolderThatIsNotThereAndADiskWithoutRoomAreNamed) {
   const TempDir dir;
-  auto options = OptionsOf(dir, 10, 0);
+  auto options = OptionsOf(dir, 10);
   options.folder = dir.File("gone");
   EXPECT_THAT(PagedMemory::Create(options).status(), StatusIs(absl::StatusCode::kNotFound, "gone"));
   EXPECT_THAT(ScratchFile::Create(dir.path(), int64_t{1} << 43).status(),

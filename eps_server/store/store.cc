@@ -1,6 +1,7 @@
 #include "eps_server/store/store.h"
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <functional>
 #include <iterator>
@@ -28,14 +29,16 @@ namespace eps::server {
 namespace {
 
 // What a model takes: the wire forms in memory that workers of this host can map, where the system can share memory, else
-// in memory of our own; the rest in pages.
+// in memory of our own; the rest as StateLayout has it.
 struct StoreMemory {
   std::optional<SharedSegment> shared_wire;
   AnonymousMemory own_wire;
-  std::unique_ptr<PagedMemory> state;
+  AnonymousMemory resident;
+  std::unique_ptr<PagedMemory> paged;  // null: all is resident
 
-  static absl::StatusOr<StoreMemory> Map(const StoreSizes& sizes, const WireLayout& layout,
-                                         PagedMemory::Options state_options) {
+  // state: of the pages, if there are any
+  static absl::StatusOr<StoreMemory> Map(const StoreSizes& sizes, const WireLayout& layout, int64_t resident_bytes,
+                                         PagedMemory::Options state) {
     // Shared memory is promised whatever its size: so that a model far too large is refused here, and not by the
     // out-of-memory killer, the system is asked for as much of our own first.
     EPS_RETURN_IF_ERROR(AnonymousMemory::Map(sizes.total_bytes(), kWhat).status());
@@ -47,11 +50,13 @@ struct StoreMemory {
       EPS_RETURN_IF_ERROR_WITH(wire.status(), kWhat);
       memory.shared_wire.emplace(*std::move(wire));
     }
-    absl::StatusOr<std::unique_ptr<PagedMemory>> state = PagedMemory::Create(std::move(state_options));
-    if (!state.ok() && !absl::IsResourceExhausted(state.status())) {
-      return Annotate(state.status(), "optimizer_offload.path");
+    EPS_ASSIGN_OR_RETURN(memory.resident, AnonymousMemory::Map(resident_bytes, kWhat));
+    if (state.pages.empty()) return memory;
+    absl::StatusOr<std::unique_ptr<PagedMemory>> paged = PagedMemory::Create(std::move(state));
+    if (!paged.ok() && !absl::IsResourceExhausted(paged.status())) {
+      return Annotate(paged.status(), "optimizer_offload.path");
     }
-    EPS_ASSIGN_OR_RETURN(memory.state, std::move(state));
+    EPS_ASSIGN_OR_RETURN(memory.paged, std::move(paged));
     return memory;
   }
   static constexpr char kWhat[] = "model state";
@@ -65,33 +70,45 @@ struct BlobMemory {
   bool frozen = false, quantized = false;
 };
 
-// What the pages of a bf16 wire hold at first: behind each tensor is padding, of which zeroed memory is not the split form
-// of 0, as its rest is not 0. Whole tensors come with LoadMaster.
-std::function<void(int64_t page, std::byte* memory)> ZeroPadding(const ModelSpec& model, const StateLayout& layout) {
-  struct Gap {
-    int64_t begin, end;  // elements of the chunk
-  };
-  std::map<int64_t, std::vector<Gap>> gaps;  // by page
-  for (const BlobSpec& blob : model.blobs) {
-    for (size_t t = 0; t < blob.tensors.size() && !blob.frozen; ++t) {
-      const int64_t begin = blob.tensors[t].offset_elems + blob.tensors[t].num_elems();
-      const int64_t end = t + 1 < blob.tensors.size() ? blob.tensors[t + 1].offset_elems : blob.num_elems;
-      for (int64_t chunk = begin / kChunkElems; chunk * kChunkElems < end; ++chunk) {
-        const int64_t first = chunk * kChunkElems;
-        gaps[layout.page(blob.id, chunk)].push_back(
-            {std::max(begin - first, int64_t{0}), std::min(end - first, kChunkElems)});
+// A chunk's part of each array, for as long as `page` lives.
+struct ChunkArrays {
+  std::byte* rest = nullptr;  // bf16: what the wire form lacks; fp16: the master; fp32: nothing is there
+  std::array<std::byte*, 2> moments = {nullptr, nullptr};
+  std::shared_ptr<std::byte> page;  // null: resident
+};
+
+// Behind each tensor is padding, of which zeroed memory is not the split form of 0, as its rest is not 0. Whole tensors
+// come with LoadMaster.
+class Padding {
+ public:
+  Padding(const ModelSpec& model, const StateLayout& layout) {
+    for (const BlobSpec& blob : model.blobs) {
+      for (size_t t = 0; t < blob.tensors.size() && !blob.frozen; ++t) {
+        const int64_t begin = blob.tensors[t].offset_elems + blob.tensors[t].num_elems();
+        const int64_t end = t + 1 < blob.tensors.size() ? blob.tensors[t + 1].offset_elems : blob.num_elems;
+        for (int64_t chunk = begin / kChunkElems; chunk * kChunkElems < end; ++chunk) {
+          const int64_t first = chunk * kChunkElems;
+          of_chunk_[layout.Index(blob.id, chunk)].push_back(
+              {std::max(begin - first, int64_t{0}), std::min(end - first, kChunkElems)});
+        }
       }
     }
   }
-  return [gaps = std::move(gaps)](int64_t page, std::byte* memory) {
-    auto* const rest = reinterpret_cast<uint16_t*>(memory);
-    const auto of_page = gaps.find(page);
-    if (of_page == gaps.end()) return;
-    for (const Gap& gap : of_page->second) {
-      std::fill(rest + gap.begin, rest + gap.end, Split(0.0f).rest);
-    }
+
+  // rest: of all elements of a chunk, which StateLayout counts
+  void Zero(int64_t chunk_index, std::byte* rest) const {
+    const auto gaps = of_chunk_.find(chunk_index);
+    if (gaps == of_chunk_.end()) return;
+    auto* const values = reinterpret_cast<uint16_t*>(rest);
+    for (const Gap& gap : gaps->second) std::fill(values + gap.begin, values + gap.end, Split(0.0f).rest);
+  }
+
+ private:
+  struct Gap {
+    int64_t begin, end;  // elements of the chunk
   };
-}
+  std::map<int64_t, std::vector<Gap>> of_chunk_;
+};
 
 class StoreImpl final : public Store {
  public:
@@ -106,6 +123,7 @@ class StoreImpl final : public Store {
         memory_(std::move(memory)),
         states_(model.blobs.size()) {
     LayOut(model);
+    if (wire_dtype_ == Dtype::kBf16) ZeroResidentPadding(model);
   }
 
   StoreSizes sizes() const override { return sizes_; }
@@ -138,11 +156,11 @@ class StoreImpl final : public Store {
       uint16_t* const part_high = high + part.first_value;
       const absl::Span<const float> part_values = values.subspan(part.first_value, part.num_values);
       if (wire_dtype_ == Dtype::kF16) {
-        std::copy(part_values.begin(), part_values.end(), reinterpret_cast<float*>(part.page) + part.first_elem);
+        std::copy(part_values.begin(), part_values.end(), reinterpret_cast<float*>(part.arrays.rest) + part.first_elem);
         for (size_t i = 0; i < part_values.size(); ++i) part_high[i] = ToFp16(part_values[i]).bits;
         return;
       }
-      uint16_t* const low = reinterpret_cast<uint16_t*>(part.page) + part.first_elem;
+      uint16_t* const low = reinterpret_cast<uint16_t*>(part.arrays.rest) + part.first_elem;
       for (size_t i = 0; i < part_values.size(); ++i) {
         const SplitFloat split = Split(part_values[i]);
         part_high[i] = split.wire.bits;
@@ -157,8 +175,8 @@ class StoreImpl final : public Store {
     EPS_CHECK(moment_format_ != MomentFormat::kFp8 || offset_elems % kFp8BlockElems == 0);
     return EachChunk(blob, offset_elems, values.size(), PagedMemory::Access::kWrite, [&](const PartOfChunk& part) {
       const absl::Span<const float> part_values = values.subspan(part.first_value, part.num_values);
-      std::byte* const moment = part.page + state_layout_.moment_offset(which, part.chunk_elems) +
-                                MomentBytes(moment_format_, part.first_elem);
+      std::byte* const moment =
+          part.arrays.moments[static_cast<size_t>(which)] + MomentBytes(moment_format_, part.first_elem);
       switch (moment_format_) {
         case MomentFormat::kFp32:
           std::copy(part_values.begin(), part_values.end(), reinterpret_cast<float*>(moment));
@@ -279,17 +297,19 @@ class StoreImpl final : public Store {
     state.moment_format = moment_format_;
     state.first_elem = first;
     state.num_elems = std::min(kChunkElems, at.num_elems - first);
-    EPS_ASSIGN_OR_RETURN(state.page, memory_.state->Open(state_layout_.page(blob, chunk), access));
-    std::byte* const page = state.page.get();
-    if (wire_dtype_ == Dtype::kBf16) state.rest = reinterpret_cast<uint16_t*>(page);
-    if (wire_dtype_ == Dtype::kF16) state.master = reinterpret_cast<float*>(page);
-    if (num_moments_ > 0) state.moment1 = page + state_layout_.moment_offset(0, state.num_elems);
-    if (num_moments_ > 1) state.moment2 = page + state_layout_.moment_offset(1, state.num_elems);
+    EPS_ASSIGN_OR_RETURN(ChunkArrays arrays, Open(blob, chunk, access));
+    if (wire_dtype_ == Dtype::kBf16) state.rest = reinterpret_cast<uint16_t*>(arrays.rest);
+    if (wire_dtype_ == Dtype::kF16) state.master = reinterpret_cast<float*>(arrays.rest);
+    if (num_moments_ > 0) state.moment1 = arrays.moments[0];
+    if (num_moments_ > 1) state.moment2 = arrays.moments[1];
+    state.page = std::move(arrays.page);
     return state;
   }
 
-  void Prefetch(BlobId blob, int64_t chunk) override { memory_.state->Prefetch(state_layout_.page(blob, chunk)); }
-  PagingCounts paging() const override { return memory_.state->counts(); }
+  void Prefetch(BlobId blob, int64_t chunk) override {
+    if (!state_layout_.is_resident(blob, chunk)) memory_.paged->Prefetch(state_layout_.page(blob, chunk));
+  }
+  PagingCounts paging() const override { return memory_.paged != nullptr ? memory_.paged->counts() : PagingCounts(); }
 
   void CarryOver(BlobId blob, Version version) override {
     const BlobMemory& at = blobs_[Index(blob)];
@@ -328,18 +348,17 @@ class StoreImpl final : public Store {
     const auto moment_bytes = static_cast<size_t>(MomentBytes(moment_format_, num_elems));
     const size_t master_bytes = static_cast<size_t>(num_elems) * sizeof(float);
     EPS_CHECK(state.size() == master_bytes + static_cast<size_t>(num_moments_) * moment_bytes);
-    EPS_ASSIGN_OR_RETURN(const std::shared_ptr<std::byte> page,
-                         memory_.state->Open(state_layout_.page(blob, chunk), PagedMemory::Access::kRead));
+    EPS_ASSIGN_OR_RETURN(const ChunkArrays arrays, Open(blob, chunk, PagedMemory::Access::kRead));
     const std::byte* const wire = at.wire[version.value() & 1] + first * SizeOf(wire_dtype_);
     if (wire_dtype_ == Dtype::kF32) {
       std::memcpy(state.data(), wire, master_bytes);
     } else {
-      Join({.page = page.get(), .chunk_elems = num_elems}, reinterpret_cast<const uint16_t*>(wire),
+      Join({.arrays = arrays}, reinterpret_cast<const uint16_t*>(wire),
            {reinterpret_cast<float*>(state.data()), static_cast<size_t>(num_elems)});
     }
     for (int which = 0; which < num_moments_; ++which) {
       std::memcpy(state.data() + master_bytes + static_cast<size_t>(which) * moment_bytes,
-                  page.get() + state_layout_.moment_offset(which, num_elems), moment_bytes);
+                  arrays.moments[static_cast<size_t>(which)], moment_bytes);
     }
     return absl::OkStatus();
   }
@@ -375,11 +394,35 @@ class StoreImpl final : public Store {
     }
   }
 
+  void ZeroResidentPadding(const ModelSpec& model) {
+    const Padding padding(model, state_layout_);
+    for (const BlobSpec& blob : model.blobs) {
+      for (int64_t chunk = 0; chunk < blob.num_chunks() && !blob.frozen; ++chunk) {
+        if (!state_layout_.is_resident(blob.id, chunk)) return;  // nor is any behind it
+        padding.Zero(state_layout_.Index(blob.id, chunk),
+                     memory_.resident.base() + state_layout_.rest_offset(blob.id, chunk));
+      }
+    }
+  }
+
+  absl::StatusOr<ChunkArrays> Open(BlobId blob, int64_t chunk, PagedMemory::Access access) const {
+    ChunkArrays arrays;
+    std::byte* memory = memory_.resident.base();
+    if (!state_layout_.is_resident(blob, chunk)) {
+      EPS_ASSIGN_OR_RETURN(arrays.page, memory_.paged->Open(state_layout_.page(blob, chunk), access));
+      memory = arrays.page.get();
+    }
+    arrays.rest = memory + state_layout_.rest_offset(blob, chunk);
+    for (int i = 0; i < num_moments_; ++i) {
+      arrays.moments[static_cast<size_t>(i)] = memory + state_layout_.moment_offset(blob, chunk, i);
+    }
+    return arrays;
+  }
+
   // Some elements of a chunk, as part of a row of values.
   struct PartOfChunk {
-    std::byte* page = nullptr;  // the chunk's
-    int64_t chunk_elems = 0;    // that it has in all
-    int64_t first_elem = 0;     // of the chunk
+    ChunkArrays arrays;
+    int64_t first_elem = 0;  // of the chunk
     size_t first_value = 0, num_values = 0;
   };
   // Calls use(part) of each chunk that has some of the blob's elements from offset_elems on.
@@ -390,13 +433,10 @@ class StoreImpl final : public Store {
     for (size_t done = 0; done < num_values;) {
       const int64_t elem = offset_elems + static_cast<int64_t>(done);
       const int64_t chunk = elem / kChunkElems;
-      PartOfChunk part{.chunk_elems = std::min(kChunkElems, blob_elems - chunk * kChunkElems),
-                       .first_elem = elem % kChunkElems,
-                       .first_value = done};
-      part.num_values = std::min(num_values - done, static_cast<size_t>(part.chunk_elems - part.first_elem));
-      EPS_ASSIGN_OR_RETURN(const std::shared_ptr<std::byte> page,
-                           memory_.state->Open(state_layout_.page(blob, chunk), access));
-      part.page = page.get();
+      PartOfChunk part{.first_elem = elem % kChunkElems, .first_value = done};
+      const int64_t chunk_elems = std::min(kChunkElems, blob_elems - chunk * kChunkElems);
+      part.num_values = std::min(num_values - done, static_cast<size_t>(chunk_elems - part.first_elem));
+      EPS_ASSIGN_OR_RETURN(part.arrays, Open(blob, chunk, access));
       use(part);
       done += part.num_values;
     }
@@ -406,10 +446,10 @@ class StoreImpl final : public Store {
   // The masters of a chunk's elements, whose 16-bit wire forms are `high`.
   void Join(const PartOfChunk& part, const uint16_t* high, absl::Span<float> masters) const {
     if (wire_dtype_ == Dtype::kF16) {
-      std::copy_n(reinterpret_cast<const float*>(part.page) + part.first_elem, masters.size(), masters.begin());
+      std::copy_n(reinterpret_cast<const float*>(part.arrays.rest) + part.first_elem, masters.size(), masters.begin());
       return;
     }
-    const uint16_t* const low = reinterpret_cast<const uint16_t*>(part.page) + part.first_elem;
+    const uint16_t* const low = reinterpret_cast<const uint16_t*>(part.arrays.rest) + part.first_elem;
     for (size_t i = 0; i < masters.size(); ++i) masters[i] = eps::Join({{high[i]}, low[i]});
   }
 
@@ -451,39 +491,33 @@ class StoreImpl final : public Store {
 }  // namespace
 
 StoreSizes ComputeStoreSizes(const ModelSpec& model, const RunConfig& run) {
-  const int64_t num_elems = model.num_trainable_elems();
   const Dtype wire = run.precision.wire;
   StoreSizes sizes;
-  sizes.wire_bytes = run.precision.wire_versions * num_elems * SizeOf(wire);
+  sizes.wire_bytes = run.precision.wire_versions * model.num_trainable_elems() * SizeOf(wire);
   for (const BlobSpec& blob : model.blobs) {
     if (!blob.frozen) continue;
     (blob.is_quantized ? sizes.quantized_bytes : sizes.frozen_bytes) += WireLayout::TakenBytes(blob, wire);
   }
   const StateLayout layout(model, run);
-  sizes.rest_bytes = num_elems * layout.rest_bytes();
-  for (const PageRun& pages : layout.pages()) sizes.moment_bytes += pages.count * pages.num_bytes;
-  sizes.moment_bytes -= sizes.rest_bytes;
-  if (run.optimizer_offload.is_on()) {
-    const PagingSizes paging = ComputePagingSizes(layout.pages(), run.optimizer_offload.memory_bytes);
-    sizes.offloaded_bytes = sizes.rest_bytes + sizes.moment_bytes - paging.resident_bytes;
-    sizes.frame_bytes = paging.num_frames * paging.frame_bytes;
-  }
+  sizes.rest_bytes = layout.total_rest_bytes();
+  sizes.moment_bytes = layout.total_moment_bytes();
+  sizes.offloaded_bytes = sizes.rest_bytes + sizes.moment_bytes - layout.resident_bytes();
+  sizes.frame_bytes = ComputePagingSizes(layout.pages()).memory_bytes();
   return sizes;
 }
 
 absl::StatusOr<std::unique_ptr<Store>> Store::Create(const ModelSpec& model, const RunConfig& run) {
   for (const BlobSpec& blob : model.blobs) EPS_CHECK(blob.num_elems > 0 && blob.num_elems % kTensorAlignElems == 0);
   const StateLayout layout(model, run);
-  const OptimizerOffloadConfig& offload = run.optimizer_offload;
-  PagedMemory::Options state{.what = StoreMemory::kWhat,
-                             .pages = layout.pages(),
-                             .memory_bytes = offload.is_on() ? offload.memory_bytes : INT64_MAX,
-                             .folder = offload.path};
-  if (run.precision.wire == Dtype::kBf16) state.initialize = ZeroPadding(model, layout);
-  EPS_ASSIGN_OR_RETURN(
-      StoreMemory memory,
-      StoreMemory::Map(ComputeStoreSizes(model, run),
-                       WireLayout(model, run.precision.wire, run.precision.wire_versions), std::move(state)));
+  PagedMemory::Options state{.what = StoreMemory::kWhat, .pages = layout.pages(), .folder = run.optimizer_offload.path};
+  if (run.precision.wire == Dtype::kBf16 && !state.pages.empty()) {
+    state.initialize = [padding = Padding(model, layout), first = layout.num_resident_chunks()](
+                           int64_t page, std::byte* memory) { padding.Zero(first + page, memory); };
+  }
+  EPS_ASSIGN_OR_RETURN(StoreMemory memory,
+                       StoreMemory::Map(ComputeStoreSizes(model, run),
+                                        WireLayout(model, run.precision.wire, run.precision.wire_versions),
+                                        layout.resident_bytes(), std::move(state)));
   return std::make_unique<StoreImpl>(model, run, std::move(memory));
 }
 

@@ -26,8 +26,7 @@ namespace eps::server {
 //   wire fp16: 2 + 2 + 4 (the master: no 16 bits beside such a wire form restore it) + moments
 //   wire fp32: 4 + 4 (the wire form is the master) + moments
 //   with one wire buffer (precision.wire_versions) its 2, or 4 with fp32, are there once
-//   moments:   AdamW, Adam, LAMB 4 + 4 · Lion 4 · SGD 4 with momentum, else 0; in bf16 2 for each 4, in fp8 33/32, and in
-//              any format up to 63 bytes a chunk beside
+//   moments:   AdamW, Adam, LAMB 4 + 4 · Lion 4 · SGD 4 with momentum, else 0; in bf16 2 for each 4, in fp8 33/32
 //
 // With optimizer_offload the rest of the masters and the moments lie on a disk, but for what memory_bytes hold of them.
 // A frozen one costs its wire form, once: a quantized one 33/32 bytes, and up to 255 a blob beside (WireLayout).
@@ -40,7 +39,7 @@ struct StoreSizes {
   int64_t offloaded_bytes = 0;  // of these two, that are not in memory; the file has up to 4 KiB a chunk beside
   int64_t frame_bytes = 0;      // memory through which those pass
   int64_t weights_bytes() const { return wire_bytes + frozen_bytes + quantized_bytes; }
-  // In memory.
+  // What of the two, and for it, is in memory.
   int64_t state_bytes() const { return rest_bytes + moment_bytes - offloaded_bytes + frame_bytes; }
   int64_t total_bytes() const { return weights_bytes() + state_bytes(); }
 };
@@ -148,7 +147,7 @@ class Store {
   virtual int num_moments() const = 0;
   virtual MomentFormat moment_format() const = 0;
 
-  virtual PagingCounts paging() const = 0;  // all 0 without optimizer_offload
+  virtual PagingCounts paging() const = 0;  // all 0 where nothing lies on a disk
 };
 
 }  // namespace eps::server

@@ -180,15 +180,9 @@ TEST(StoreSizesTest, CountsEachParameterAsDocumented) {
   run.precision.moments = MomentFormat::kBf16;
   EXPECT_EQ(ComputeStoreSizes(model, run).total_bytes(), 10 * model.num_elems());
   run.precision.moments = MomentFormat::kFp8;
-  // Each chunk's part of a moment begins at a multiple of 64 bytes.
-  const auto at_most_padded = [&](int64_t want) {
-    const int64_t num_bytes = ComputeStoreSizes(model, run).total_bytes();
-    EXPECT_GE(num_bytes, want);
-    EXPECT_LT(num_bytes, want + 2 * 64 * static_cast<int64_t>(model.blobs.size()));
-  };
-  at_most_padded(8 * model.num_elems() + 2 * model.num_elems() / 32);
+  EXPECT_EQ(ComputeStoreSizes(model, run).total_bytes(), 8 * model.num_elems() + 2 * model.num_elems() / 32);
   run.precision.wire_versions = 1;
-  at_most_padded(6 * model.num_elems() + 2 * model.num_elems() / 32);
+  EXPECT_EQ(ComputeStoreSizes(model, run).total_bytes(), 6 * model.num_elems() + 2 * model.num_elems() / 32);
 }
 
 TEST(StoreChunkTest, ReadsOneBufferAndWritesTheOther) {
@@ -280,8 +274,7 @@ TEST(StoreMomentTest, InFp8LieInBlocksEachWithASharedExponent) {
   EXPECT_EQ(MomentOf(*store, model.blob(kBlock), 0).size(), static_cast<size_t>(num_elems / 32 * 33));
   const ChunkState chunk = *store->Chunk(kBlock, 0, Version(0));
   EXPECT_EQ(chunk.moment_format, MomentFormat::kFp8);
-  EXPECT_EQ(static_cast<std::byte*>(chunk.moment2) - static_cast<std::byte*>(chunk.moment1),
-            (num_elems / 32 * 33 + 63) / 64 * 64);
+  EXPECT_GE(static_cast<std::byte*>(chunk.moment2) - static_cast<std::byte*>(chunk.moment1), num_elems / 32 * 33);
 }
 
 TEST(StoreMomentTest, EachChunkHasItsPartInEveryFormat) {

@@ -100,11 +100,11 @@ class PageTest(SystemTest):
             self.started.append(start(command, stdout=log, stderr=log, **kwargs))
         return self.started[-1], self.work.path / f"process-{len(self.started) - 1}.log"
 
-    def train(self, *args, changes=None):
+    def train(self, *args, changes=None, steps=20):
         out = self.work.out("out")
         process = start_train(self.work.spec(changes or LONG), out, *args)
         self.started.append(process)
-        wait_for_steps(process, out, 20)
+        wait_for_steps(process, out, steps)
         return process, out
 
     def test_the_daemons_page_follows_the_run(self):
@@ -136,6 +136,18 @@ class PageTest(SystemTest):
         wait_until(lambda: "eps_checkpoint_step" in values(get(address, "/metrics")[1]))
         process.send_signal(signal.SIGTERM)
         self.assertEqual(process.wait(timeout=60 * TIME_SCALE), 143)
+
+    def test_what_an_offloaded_state_moves_is_on_the_page(self):
+        # More chunks of state than there are buffers for.
+        (self.work.path / "disk").mkdir()
+        _, out = self.train(steps=4, changes={
+            **LONG, "model": {"layers": 4, "d_model": 512, "context": 16}, "optimizer_offload": {"path": "disk"},
+            "batch": {"virtual_nodes": 1, "micro_batches": 1, "micro_batch": 1}})
+        page = values(get(metrics_address(out), "/metrics")[1])
+        self.assertGreater(page["eps_offloaded_bytes"], 10 * 12_000_000)
+        for direction in ("read", "written"):
+            self.assertGreater(page[f'eps_offload_bytes_total{{direction="{direction}"}}'], page["eps_offloaded_bytes"])
+        self.assertGreater(page["eps_offload_wait_seconds_total"], 0)
 
     def test_a_killed_worker_is_counted_and_what_it_left_is_redone(self):
         process, out = self.train("--workers", 2)

@@ -1,11 +1,10 @@
 """Invariant 3: the arena's high-water mark is the plan's; the smallest cap depends on neither depth nor micro-batches."""
 
 import json
-import time
-from pathlib import Path
 
 import loading
-from eps_run import EPS, SystemTest, children, measures_the_process, needs_at_least, run, start_train, summary, train
+from eps_run import EPS, SystemTest, measures_the_process, needs_at_least, run, start_train, summary, train
+from resident_memory import resident_peaks
 
 
 class DeviceMemoryTest(SystemTest):
@@ -60,23 +59,6 @@ class DeviceMemoryTest(SystemTest):
             self.train_ok(spec, out, "--workers", 2, "--device-memory", cap)
             self.assertIn("group_formed", (out / "logs" / "eps_server.log").read_text())
             self.assertEqual(summary(out)["device_peak_bytes"], plan["device"]["arena_bytes"])
-
-
-def resident_peaks(process, programs):
-    """The most that each program of the run had, while it ran: {program: {"RssAnon": bytes, "RssShmem": bytes, "VmHWM": bytes}}."""
-    peaks = {program: {"RssAnon": 0, "RssShmem": 0, "VmHWM": 0} for program in programs}
-    while process.poll() is None:
-        for program, peak in peaks.items():
-            for pid in children(process.pid, program):
-                try:
-                    status = Path(f"/proc/{pid}/status").read_text()
-                except OSError:
-                    continue
-                for name, value in (line.split(":", 1) for line in status.splitlines()):
-                    if name in peak:
-                        peak[name] = max(peak[name], int(value.split()[0]) * 1024)
-        time.sleep(0.02)
-    return peaks
 
 
 class HostGrowthTest(SystemTest):

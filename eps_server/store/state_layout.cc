@@ -1,0 +1,41 @@
+#include "eps_server/store/state_layout.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "common/tensor/dtype.h"
+
+namespace eps::server {
+
+StateLayout::StateLayout(const ModelSpec& model, const RunConfig& run)
+    : rest_bytes_(run.precision.wire == Dtype::kBf16  ? 2
+                  : run.precision.wire == Dtype::kF16 ? 4
+                                                      : 0),
+      num_moments_(run.optimizer.num_moments()),
+      moment_format_(run.precision.moments) {
+  const int64_t memory_bytes =
+      run.optimizer_offload.is_on() ? run.optimizer_offload.memory_bytes : std::numeric_limits<int64_t>::max();
+  for (const BlobSpec& blob : model.blobs) {
+    places_.push_back({.first_chunk = num_chunks_, .first_elem = num_elems_, .num_elems = blob.num_elems});
+    if (blob.frozen) continue;
+    const int64_t last = blob.num_chunks() - 1;
+    Add(last, kChunkElems, memory_bytes);
+    Add(1, blob.chunk_elems(last), memory_bytes);
+  }
+}
+
+void StateLayout::Add(int64_t count, int64_t chunk_elems, int64_t memory_bytes) {
+  int64_t resident = 0;
+  if (num_resident_chunks_ == num_chunks_) {  // those behind one that has no room have none
+    const int64_t chunk_bytes = OffsetOfMoment(num_moments_, chunk_elems);
+    resident = chunk_bytes == 0 ? count : std::min(count, (memory_bytes - resident_bytes()) / chunk_bytes);
+  }
+  num_chunks_ += count;
+  num_elems_ += count * chunk_elems;
+  num_resident_chunks_ += resident;
+  num_resident_elems_ += resident * chunk_elems;
+  const int64_t page_bytes = (OffsetInPage(num_moments_, chunk_elems) + 63) / 64 * 64;
+  if (resident < count) pages_.push_back({.count = count - resident, .num_bytes = page_bytes});
+}
+
+}  // namespace eps::server
