@@ -12,8 +12,11 @@
 namespace eps::server {
 namespace {
 
-// A burst of updates neither waits for writes nor has what was read ahead taken away again.
+// A burst of updates does not wait for writes.
 constexpr int64_t kFrames = 32;
+// So many pages are read ahead of those that are opened. More would lie in frames for long where others come in between, as
+// gradients of earlier layers do.
+constexpr int64_t kAhead = 8;
 
 int64_t RoundUp(int64_t value, int64_t multiple) { return (value + multiple - 1) / multiple * multiple; }
 
@@ -102,10 +105,8 @@ absl::StatusOr<std::shared_ptr<std::byte>> PagedMemory::Open(int64_t page, Acces
 void PagedMemory::Prefetch(int64_t page) {
   {
     MutexLock lock(mu_);
-    Page& wanted = PageOf(page);
-    if (wanted.frame != nullptr || wanted.is_wanted || !wanted.is_in_file) return;
-    wanted.is_wanted = true;
-    wanted_.push_back(page);
+    if (PageOf(page).frame != nullptr || !PageOf(page).is_in_file) return;
+    wanted_.insert(page);
   }
   changed_.NotifyAll();
 }
@@ -125,7 +126,7 @@ absl::StatusOr<PagedMemory::Frame*> PagedMemory::OpenFrame(int64_t page, Access 
   {
     MutexLock lock(mu_);
     Page& opened = PageOf(page);
-    opened.is_wanted = false;
+    wanted_.erase(page);
     bool has_waited = false;
     while (true) {
       if (!failure_.ok()) return failure_;
@@ -137,7 +138,7 @@ absl::StatusOr<PagedMemory::Frame*> PagedMemory::OpenFrame(int64_t page, Access 
         if (has_waited) note_wait();
         return frame;
       }
-      if (frame == nullptr && (frame = TakeFrame(/*ahead=*/false)) != nullptr) break;
+      if (frame == nullptr && (frame = TakeFrame(/*before=*/-1)) != nullptr) break;
       has_waited = true;
       ++waiting_;
       changed_.NotifyAll();  // a frame may have to be written back for it
@@ -169,18 +170,21 @@ void PagedMemory::Close(Frame* frame) {
 
 // ---- frames ----
 
-PagedMemory::Frame* PagedMemory::TakeFrame(bool ahead) {
+PagedMemory::Frame* PagedMemory::TakeFrame(int64_t before) {
   Frame* best = nullptr;
   for (Frame& frame : frames_) {
-    if (frame.opens > 0 || frame.is_moving || frame.is_dirty || (ahead && frame.is_ahead)) continue;
-    // One that holds nothing, else the one that was used longest ago; what was read ahead last of all.
-    const auto rank = [](const Frame& f) { return f.page < 0 ? -1 : f.is_ahead ? INT64_MAX : f.last_use; };
+    if (frame.opens > 0 || frame.is_moving || frame.is_dirty || (frame.is_ahead && frame.page < before)) continue;
+    // One that holds nothing, else the one that was used longest ago, else the last page of those read ahead.
+    const auto rank = [](const Frame& f) {
+      return f.page < 0 ? std::pair<int, int64_t>(0, 0) : f.is_ahead ? std::pair(2, -f.page) : std::pair(1, f.last_use);
+    };
     if (best == nullptr || rank(frame) < rank(*best)) best = &frame;
   }
-  if (best != nullptr && best->page >= 0) {
-    PageOf(best->page).frame = nullptr;
-    best->page = -1;
-  }
+  if (best == nullptr || best->page < 0) return best;
+  PageOf(best->page).frame = nullptr;
+  if (best->is_ahead) wanted_.insert(best->page);  // it is still to be opened
+  best->page = -1;
+  best->is_ahead = false;
   return best;
 }
 
@@ -207,18 +211,15 @@ PagedMemory::Frame* PagedMemory::NextToWrite() {
 }
 
 PagedMemory::Frame* PagedMemory::NextToReadAhead() {
-  while (!wanted_.empty()) {
-    const int64_t page = wanted_.front();
-    const Page& wanted = PageOf(page);
-    if (wanted.is_wanted && wanted.frame == nullptr) break;
-    wanted_.pop_front();
-  }
-  Frame* const frame = wanted_.empty() || waiting_ > 0 ? nullptr : TakeFrame(/*ahead=*/true);
+  if (wanted_.empty() || waiting_ > 0) return nullptr;
+  const int64_t page = *wanted_.begin();
+  const auto ahead = std::count_if(frames_.begin(), frames_.end(),
+                                   [page](const Frame& frame) { return frame.is_ahead && frame.page < page; });
+  Frame* const frame = ahead < kAhead ? TakeFrame(/*before=*/page) : nullptr;
   if (frame == nullptr) return nullptr;
-  PageOf(wanted_.front()).is_wanted = false;
-  Assign(frame, wanted_.front());
+  wanted_.erase(page);
+  Assign(frame, page);
   frame->is_ahead = true;
-  wanted_.pop_front();
   return frame;
 }
 

@@ -3,9 +3,9 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <deque>
 #include <functional>
 #include <memory>
+#include <set>
 #include <string>
 #include <thread>
 #include <vector>
@@ -72,7 +72,7 @@ class PagedMemory {
   // be. Waits for the disk where it must. Several may have the same page open.
   // Errors: FileError's: of this page, or of any before it: after one all pages of the file are as good as lost
   absl::StatusOr<std::shared_ptr<std::byte>> Open(int64_t page, Access access);
-  // The page will be opened soon: it is read meanwhile, as far as there are frames. Those asked for first come first.
+  // The page will be opened soon: it is read meanwhile, as far as there are frames. Of several the first page comes first.
   void Prefetch(int64_t page);
 
   PagingCounts counts() const;
@@ -91,15 +91,15 @@ class PagedMemory {
   struct Page {
     Frame* frame = nullptr;
     bool is_in_file = false;  // written before; else it is as initialize makes it
-    bool is_wanted = false;   // Prefetch asked for it
   };
 
   PagedMemory(Options options, PagingSizes sizes, AnonymousMemory frames, ScratchFile file);
   absl::Status StartThreads();
   absl::StatusOr<Frame*> OpenFrame(int64_t page, Access access) ABSL_LOCKS_EXCLUDED(mu_);
   void Close(Frame* frame) ABSL_LOCKS_EXCLUDED(mu_);
-  // The frame to give to another page, taken from what it held; null: none is free. ahead: Prefetch's.
-  Frame* TakeFrame(bool ahead) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // The frame to give to another page, taken from what it held; null: none can be. What was read ahead is taken last, and
+  // only if it is a page behind `before`.
+  Frame* TakeFrame(int64_t before) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Assign(Frame* frame, int64_t page) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   Frame* NextToWrite() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   Frame* NextToReadAhead() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
@@ -129,7 +129,7 @@ class PagedMemory {
   CondVar changed_;  // a frame, or something to do
   std::vector<Frame> frames_ ABSL_GUARDED_BY(mu_);
   std::vector<Page> pages_ ABSL_GUARDED_BY(mu_);
-  std::deque<int64_t> wanted_ ABSL_GUARDED_BY(mu_);
+  std::set<int64_t> wanted_ ABSL_GUARDED_BY(mu_);  // by Prefetch, in no frame
   int64_t uses_ ABSL_GUARDED_BY(mu_) = 0;
   int waiting_ ABSL_GUARDED_BY(mu_) = 0;  // for a frame
   bool ended_ ABSL_GUARDED_BY(mu_) = false;
