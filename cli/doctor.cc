@@ -95,7 +95,7 @@ absl::StatusOr<std::vector<Finding>> CheckRunOfFlags(const DoctorFlags& flags, c
                              .checkpoints_bytes = SizeOfCheckpoints(plan->model, plan->run).bytes_of(keep + 1),
                              .keep = keep,
                              .offload_path = plan->run.optimizer_offload.path,
-                             .offload_bytes = plan->host.store.offloaded_bytes}));
+                             .offload_bytes = plan->host.store.disk_bytes}));
   return findings;
 }
 

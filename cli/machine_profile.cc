@@ -2,6 +2,9 @@
 
 #include <unistd.h>
 
+#include <cstdint>
+#include <cstdio>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -12,8 +15,10 @@
 #include "cli/child_process.h"
 #include "common/base/exit_code.h"
 #include "common/base/status_macros.h"
+#include "common/model/model_spec.h"
 #include "common/spec/run_config.h"
 #include "eps_server/store/scratch_speed.h"
+#include "eps_server/store/store.h"
 #include "gpu_worker/profile/kept_profile.h"
 #include "gpu_worker/profile/profile_file.h"
 
@@ -33,6 +38,24 @@ void ShowMeasuring(const std::string& line, ProgressPrinter& progress) {
                                           Printable(line.substr(begin, percent - begin)));
     return text.substr(0, static_cast<size_t>(width));
   });
+}
+
+// Where the run puts some of its state on a disk: that disk's speed. One that cannot be measured, as the daemon's own on a
+// worker's machine, leaves what was known.
+void MeasureDisk(const MachineToMeasure& machine, worker::Profile& profile) {
+  const absl::StatusOr<RunConfig> run = machine.run.Load();
+  if (!run.ok() || !run->optimizer_offload.is_on()) return;
+  const absl::StatusOr<ModelSpec> model = BuildModel(run->model);
+  if (!model.ok()) return;
+  const int64_t disk_bytes = server::ComputeStoreSizes(*model, *run).disk_bytes;
+  if (disk_bytes == 0) return;
+  const absl::StatusOr<double> speed = server::MeasureScratchBytesPerSecond(run->optimizer_offload.path, disk_bytes);
+  if (speed.ok()) {
+    profile.disk_bytes_per_second = *speed;
+  } else {
+    std::fprintf(stderr, "eps: optimizer_offload.path is not measured: %s\n",
+                 Printable(std::string(speed.status().message())).c_str());
+  }
 }
 
 }  // namespace
@@ -63,10 +86,7 @@ absl::StatusOr<worker::Profile> MeasureMachine(const MachineToMeasure& machine, 
     worker::AddLayersOf(*before, kept);
     kept.disk_bytes_per_second = before->disk_bytes_per_second;
   }
-  EPS_ASSIGN_OR_RETURN(const RunConfig run, machine.run.Load());
-  if (run.optimizer_offload.is_on()) {
-    EPS_ASSIGN_OR_RETURN(kept.disk_bytes_per_second, server::MeasureScratchBytesPerSecond(run.optimizer_offload.path));
-  }
+  MeasureDisk(machine, kept);
   EPS_RETURN_IF_ERROR(worker::WriteProfile(out, kept));
   worker::Profile shown = *measured;
   shown.disk_bytes_per_second = kept.disk_bytes_per_second;

@@ -174,8 +174,7 @@ void PrintForPeople(const WholePlan& plan) {
   if (plan.host.store.offloaded_bytes > 0) {
     Row("on a disk", plan.host.store.offloaded_bytes,
         absl::StrFormat(
-            "in %s; each step reads and writes all of it, at %.2f GB/s in all (disk_bytes_per_second of the "
-            "profile)",
+            "in %s; each step reads and writes all of it, counted with %.2f GB/s in all, which `eps profile` measures",
             Printable(plan.run.optimizer_offload.path), plan.profile.disk_bytes_per_second / 1e9));
   }
   if (plan.workers == 1) return;

@@ -38,7 +38,7 @@ struct Needs {
   int64_t checkpoints_bytes = 0;  // on disk, of those that stay and of one more, which is there while it is written
   int64_t keep = 0;               // checkpoints that stay
   std::string offload_path;       // optimizer_offload.path; "": the state lies in memory
-  int64_t offload_bytes = 0;      // of the state, that lie there
+  int64_t offload_bytes = 0;      // that its file takes there
 };
 
 std::vector<Finding> CheckProcessor(const Machine& machine);
@@ -50,7 +50,7 @@ std::vector<Finding> CheckLimits(const Machine& machine, int workers);
 std::vector<Finding> CheckSpeed(const Machine& machine, const std::string& out, bool measure);
 // device: that the workers would have; a GPU among them that does not start is a problem.
 std::vector<Finding> CheckNvidia(const Machine& machine, const std::string& device);
-// Folders of others are looked at where they are: that of optimizer_offload has to be there.
+// Of `out` the nearest folder that is there is looked at; optimizer_offload.path itself has to be there.
 std::vector<Finding> CheckRun(const Machine& machine, const std::string& out, const Needs& needs);
 
 }  // namespace eps::cli

@@ -47,8 +47,8 @@ class Machine {
   // Errors: CheckThreadRoom's
   virtual absl::Status StartThreads(int threads) const = 0;
 
-  // Room for files in the folder, or where it would be made. Errors: the system's
   virtual bool IsFolder(const std::string& path) const = 0;
+  // Room for files in the folder, or where it would be made. Errors: the system's
   virtual absl::StatusOr<int64_t> DiskRoomBytes(const std::string& folder) const = 0;
   // Whether files can be made in the folder, or where it would be made. Writes nothing. Errors: the system's
   virtual absl::Status CheckWritable(const std::string& folder) const = 0;

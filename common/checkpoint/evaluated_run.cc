@@ -123,6 +123,7 @@ absl::StatusOr<RunConfig> WithoutSteps(RunConfig run, int64_t step) {
   run.precision.moments = MomentFormat::kFp32;
   run.checkpoint = {.last = false};
   run.layer_drop = {};
+  run.optimizer_offload = {};
   run.relay.device_models = DeviceModelRule::kAny;
   EPS_ASSIGN_OR_RETURN(const ModelSpec was, BuildModel(run.model));
   run.model.freeze = {"*", absl::StrCat("!", TensorToTrain(was))};

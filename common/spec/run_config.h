@@ -139,6 +139,10 @@ struct OptimizerConfig {
   friend bool operator==(const OptimizerConfig&, const OptimizerConfig&) = default;
 };
 
+// What the wire form lacks of an fp32 master, of each element: 16 bits beside bf16 (common/numeric/bf16.h), the master itself
+// beside fp16.
+constexpr int64_t MasterRestBytes(Dtype wire) { return wire == Dtype::kBf16 ? 2 : wire == Dtype::kF16 ? 4 : 0; }
+
 struct PrecisionConfig {
   Dtype wire = Dtype::kBf16;
   Dtype gradients = Dtype::kBf16;

@@ -67,6 +67,7 @@ class FolderCheckpointer final : public Checkpointer {
     absl::Status status = manifest.status();
     if (status.ok())
       status = LoadTensors(folder, model_, *manifest, LoadWhat::kMastersAndMoments, threads, store, work);
+    EPS_RETURN_IF_ERROR(store.disk_status());  // the checkpoint is as it was
     // Of another run or format nothing is damaged. All else, a disk that cannot be read too, is.
     if (!status.ok() && !absl::IsFailedPrecondition(status) && !absl::IsCancelled(status)) {
       return absl::DataLossError(absl::StrCat(status.message(), "; ", WhatToDo(version, status)));
@@ -86,7 +87,8 @@ class FolderCheckpointer final : public Checkpointer {
   absl::StatusOr<std::string> WriteCopied(const Store& store, const RunState& state, const Capture& capture) {
     EPS_ASSIGN_OR_RETURN(StateCapture copied,
                          StateCapture::Create(store, model_, state.version, capture.order, capture.captured, *buffer_));
-    EPS_RETURN_IF_ERROR(copied.Fill());  // before a disk that hangs could hold an update up
+    // Before the checkpoints' disk, which may hang, could hold an update up.
+    EPS_RETURN_IF_ERROR_WITH(copied.Fill(), absl::StrCat("checkpoint of step ", state.version.value()));
     PatientThread patient(
         {.is_awaited = capture.is_awaited, .is_cancelled = capture.is_cancelled, .allowance = kPromptWriting});
     if (claim_ != nullptr) EPS_RETURN_IF_ERROR(claim_());

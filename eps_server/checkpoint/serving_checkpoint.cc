@@ -21,6 +21,7 @@ namespace {
 RunConfig WithoutTraining(RunConfig run) {
   run.optimizer = {.rule = OptimizerRule::kSgd, .peak_learning_rate = run.optimizer.peak_learning_rate};
   run.precision.wire_versions = 1;  // no other version is made
+  run.optimizer_offload = {};
   run.model.embedding_dropout = run.model.attention_dropout = run.model.residual_dropout = 0;
   return run;
 }

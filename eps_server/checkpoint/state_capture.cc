@@ -1,11 +1,11 @@
 #include "eps_server/checkpoint/state_capture.h"
 
 #include <algorithm>
-#include <cstring>
 #include <utility>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "absl/types/span.h"
 #include "common/base/status_macros.h"
 #include "common/spec/moment_format.h"
 #include "common/tensor/dtype.h"
@@ -64,6 +64,9 @@ absl::StatusOr<bool> StateCapture::CopyNext() {
                  blob.part_first_byte({.first = next_chunk_, .count = 1}, store_->wire_dtype());
     chunks_.push_back(chunk);
     return true;
+  }
+  if (next_chunk_ == 0) {
+    for (int64_t i = 0; i < blob.num_chunks(); ++i) store_->Prefetch(blob.id, i);
   }
   std::byte* const state =
       buffer_->Push(static_cast<size_t>(CapturedChunkBytes(num_moments(), moment_format(), chunk.num_elems)));

@@ -29,7 +29,8 @@ struct CapturedChunk {
 
 // Copies one version of the model out of the store, chunk by chunk in the order in which blobs are updated next, as far
 // as the buffer reaches; who writes the chunks makes room for more. A copy takes a read and a write of 12 bytes a
-// parameter (AdamW, fp32 moments): as much as memory can do, and no disk in it. A frozen blob does not change: it is
+// parameter (AdamW, fp32 moments): as much as memory can do, and no disk in it, but for a state that lies on one
+// (optimizer_offload). A frozen blob does not change: it is
 // read in the store when it is written, and takes no room.
 //
 // Threads: one at a time

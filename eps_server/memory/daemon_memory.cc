@@ -1,5 +1,7 @@
 #include "eps_server/memory/daemon_memory.h"
 
+#include <array>
+
 #include "absl/strings/str_cat.h"
 #include "common/base/byte_size.h"
 #include "eps_server/aggregation/window_size.h"
@@ -44,6 +46,20 @@ const char* WhatVersionsAre(const DaemonMemory& memory) {
                "1 takes half of it, and a lost worker then costs the steps since the newest checkpoint";
 }
 
+// What updates alone read.
+std::array<DaemonMemoryLine, 2> DescribeState(const DaemonMemory& memory) {
+  const StoreSizes& store = memory.store;
+  if (store.offloaded_bytes == 0) {
+    return {{{"rest of the masters", store.rest_bytes, "what the wire form lacks of fp32"},
+             {"optimizer moments", store.moment_bytes, WhatMomentsAre(memory)}}};
+  }
+  const int64_t all_bytes = store.rest_bytes + store.moment_bytes;
+  return {{{"state that stays in memory", all_bytes - store.offloaded_bytes,
+            absl::StrCat("of ", FormatByteSize(all_bytes),
+                         ", masters' rest and moments (optimizer_offload.memory_bytes); the others lie on a disk")},
+           {"state on its way", store.frame_bytes, "buffers of what is read from the disk and written back"}}};
+}
+
 }  // namespace
 
 DaemonMemory ComputeDaemonMemory(const ModelSpec& model, const RunConfig& run, int workers) {
@@ -60,10 +76,11 @@ DaemonMemory ComputeDaemonMemory(const ModelSpec& model, const RunConfig& run, i
 }
 
 std::vector<DaemonMemoryLine> Describe(const DaemonMemory& memory) {
+  const std::array<DaemonMemoryLine, 2> state = DescribeState(memory);
   std::vector<DaemonMemoryLine> lines = {
       {"weights on the wire", memory.store.wire_bytes, WhatVersionsAre(memory)},
-      {"rest of the masters", memory.store.rest_bytes, "what the wire form lacks of fp32"},
-      {"optimizer moments", memory.store.moment_bytes, WhatMomentsAre(memory)},
+      state[0],
+      state[1],
       {"gradients in flight", memory.contribution_window_bytes,
        "what the workers push of two layers; what does not fit waits in them"},
       {"gradients held", memory.hold_bytes, "fp32 sums until the step's norm is known: EXACT clipping, FP16"},
@@ -71,14 +88,6 @@ std::vector<DaemonMemoryLine> Describe(const DaemonMemory& memory) {
       {"a checkpoint being written", memory.checkpoint_bytes, "beside it: a part that is read back, each step's loss"},
       {"constant", memory.constant_bytes, "code, libraries, transport buffers"},
   };
-  if (memory.store.offloaded_bytes > 0) {
-    // In place of the two kinds that lie there.
-    const int64_t all_bytes = memory.store.rest_bytes + memory.store.moment_bytes;
-    lines[1] = {"state that stays in memory", all_bytes - memory.store.offloaded_bytes,
-                absl::StrCat("of ", FormatByteSize(all_bytes),
-                             ", masters' rest and moments (optimizer_offload.memory_bytes); the others lie on a disk")};
-    lines[2] = {"state on its way", memory.store.frame_bytes, "buffers of what is read from the disk and written back"};
-  }
   auto frozen = lines.begin() + 1;
   if (memory.store.quantized_bytes > 0) {
     frozen = lines.insert(frozen, {"frozen matrices of blocks", memory.store.quantized_bytes,

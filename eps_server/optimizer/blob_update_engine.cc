@@ -5,6 +5,8 @@
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "common/base/ids.h"
 #include "common/base/mutex.h"
 #include "common/spec/run_config.h"

@@ -2,10 +2,11 @@
 
 #include <cstddef>
 
+#include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
 #include "common/spec/moment_format.h"
+#include "common/spec/run_config.h"
 #include "common/tensor/dtype.h"
-#include "eps_server/store/paged_memory.h"
 
 namespace eps::server {
 int64_t GradientBytes(const ChunkGradient& gradient, int64_t num_elems) {
@@ -20,13 +21,15 @@ int64_t NumElems(absl::Span<const GroupRange> ranges) {
   return num_elems;
 }
 
-int64_t ChunkWork::RestBytes() const {
-  return store_.wire_dtype() == Dtype::kBf16 ? 2 : store_.wire_dtype() == Dtype::kF16 ? 4 : 0;
+absl::StatusOr<ChunkState> ChunkWork::Open(StepId step, BlobId blob, int64_t chunk, PagedMemory::Access access) {
+  absl::StatusOr<ChunkState> state = store_.Chunk(blob, chunk, ReadVersion(step), access);
+  if (state.ok()) return state;
+  return Annotate(state.status(), absl::StrCat("step ", step.value(), ": ", model_.blob(blob).name, ", chunk ", chunk));
 }
 
 int64_t ChunkWork::StateBytes(int64_t num_elems) const {
   const int64_t wire_forms = store_.wire_dtype() == Dtype::kF16 ? 1 : 2;
-  return num_elems * (wire_forms * SizeOf(store_.wire_dtype()) + 2 * RestBytes()) +
+  return num_elems * (wire_forms * SizeOf(store_.wire_dtype()) + 2 * MasterRestBytes(store_.wire_dtype())) +
          2 * store_.num_moments() * MomentBytes(store_.moment_format(), num_elems);
 }
 
@@ -50,13 +53,13 @@ double ChunkWork::SumAgain(BlobId blob, int64_t chunk, const ChunkGradient& grad
 absl::StatusOr<std::vector<StepSquares>> ChunkWork::Measure(StepId step, BlobId blob, int64_t chunk,
                                                             const ChunkGradient& gradient, const UpdateScalars& scalars,
                                                             double* squares) {
-  EPS_ASSIGN_OR_RETURN(const ChunkState state,
-                       store_.Chunk(blob, chunk, ReadVersion(step), PagedMemory::Access::kRead));
+  EPS_ASSIGN_OR_RETURN(const ChunkState state, Open(step, blob, chunk, PagedMemory::Access::kRead));
   const std::vector<GroupRange>& ranges = RangesOf(blob, chunk);
   std::vector<StepSquares> step_squares(ranges.size());
   const double of_gradient = MeasureSteps(state, gradient, ranges, scalars, absl::MakeSpan(step_squares));
   if (squares != nullptr) *squares = of_gradient;
-  const int64_t master_bytes = RestBytes() + (state.master == nullptr ? SizeOf(state.wire_dtype) : 0);
+  const int64_t master_bytes =
+      MasterRestBytes(store_.wire_dtype()) + (state.master == nullptr ? SizeOf(state.wire_dtype) : 0);
   moved_bytes_ += GradientBytes(gradient, state.num_elems) + state.num_elems * master_bytes +
                   2 * MomentBytes(state.moment_format, state.num_elems);
   return step_squares;
@@ -70,7 +73,7 @@ absl::Status ChunkWork::Update(StepId step, BlobId blob, int64_t chunk, const Ch
 absl::Status ChunkWork::UpdateRanges(StepId step, BlobId blob, int64_t chunk, const ChunkGradient& gradient,
                                      absl::Span<const GroupRange> ranges, const UpdateScalars& scalars,
                                      double* squares) {
-  EPS_ASSIGN_OR_RETURN(const ChunkState state, store_.Chunk(blob, chunk, ReadVersion(step)));
+  EPS_ASSIGN_OR_RETURN(const ChunkState state, Open(step, blob, chunk, PagedMemory::Access::kWrite));
   UpdateChunk(state, gradient, ranges, scalars, squares);
   const int64_t num_elems = NumElems(ranges);
   updated_elems_ += num_elems;

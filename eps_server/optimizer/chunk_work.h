@@ -15,6 +15,7 @@
 #include "eps_server/optimizer/chunk_witness.h"
 #include "eps_server/optimizer/tensor_groups.h"
 #include "eps_server/optimizer/update_scalars.h"
+#include "eps_server/store/paged_memory.h"
 #include "eps_server/store/store.h"
 
 namespace eps::server {
@@ -57,7 +58,7 @@ class ChunkWork {
   void ShowSum(StepId step, BlobId blob, int64_t chunk, const ChunkGradient& gradient);
   void ShowUpdated(StepId step, BlobId blob, int64_t chunk);
 
-  // A pass over the chunk is queued, behind those that were named before.
+  // A pass over the chunk is queued: with several, blobs that are pulled first come first.
   void Prefetch(BlobId blob, int64_t chunk) { store_.Prefetch(blob, chunk); }
 
   // What an update of so many elements, whole units of moments, has to read and write of the model: the wire form, unless
@@ -71,7 +72,8 @@ class ChunkWork {
   int64_t moved_bytes() const { return moved_bytes_; }
 
  private:
-  int64_t RestBytes() const;  // of an element: what its wire form lacks of the master, or the master
+  // Errors: Store::Chunk's, with step, blob and chunk
+  absl::StatusOr<ChunkState> Open(StepId step, BlobId blob, int64_t chunk, PagedMemory::Access access);
 
   const ModelSpec& model_;
   Store& store_;

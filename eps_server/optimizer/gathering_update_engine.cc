@@ -3,6 +3,8 @@
 #include <cstddef>
 #include <utility>
 
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "common/base/mutex.h"
 #include "common/spec/run_config.h"
 #include "eps_server/optimizer/tensor_groups.h"

@@ -68,8 +68,12 @@ void DigestLog::OnSummed(StepId step, BlobId blob, int64_t chunk, absl::Span<con
 
 void DigestLog::OnUpdated(StepId step, BlobId blob, int64_t chunk) {
   std::vector<float> master(static_cast<size_t>(model_.blob(blob).chunk_elems(chunk)));
-  // Where the disk that the state lies on fails, so does the step, which no digest is needed of.
-  if (!store_.ReadMaster(blob, NextVersion(step), chunk * kChunkElems, absl::MakeSpan(master)).ok()) return;
+  const absl::Status read = store_.ReadMaster(blob, NextVersion(step), chunk * kChunkElems, absl::MakeSpan(master));
+  if (!read.ok()) {
+    MutexLock lock(mu_);
+    status_.Update(read);
+    return;
+  }
   Digest(master, parts_[static_cast<size_t>(blob.value())][static_cast<size_t>(chunk)], Of(step).masters);
 }
 

@@ -5,6 +5,7 @@
 #include <cstring>
 #include <utility>
 
+#include "common/base/byte_size.h"
 #include "common/base/log.h"
 #include "common/base/status_macros.h"
 #include "common/base/thread.h"
@@ -12,17 +13,13 @@
 namespace eps::server {
 namespace {
 
-// A burst of updates does not wait for writes.
-constexpr int64_t kFrames = 32;
-// So many pages are read ahead of those that are opened. More would lie in frames for long where others come in between, as
-// gradients of earlier layers do.
-constexpr int64_t kAhead = 8;
-
-int64_t RoundUp(int64_t value, int64_t multiple) { return (value + multiple - 1) / multiple * multiple; }
+// So many of the wanted pages are read ahead: as many as are on their way at once, and as many that wait to be opened. More
+// would lie in frames for long where earlier ones come in between, as gradients of earlier layers do.
+constexpr int kAhead = 2 * kPageMovers;
 
 }  // namespace
 
-PagingSizes ComputePagingSizes(absl::Span<const PageRun> pages) {
+PagingSizes ComputePagingSizes(absl::Span<const PageRun> pages, int64_t frames) {
   PagingSizes sizes;
   int64_t num_pages = 0;
   for (const PageRun& run : pages) {
@@ -32,12 +29,12 @@ PagingSizes ComputePagingSizes(absl::Span<const PageRun> pages) {
     sizes.disk_bytes += run.count * num_bytes;
     sizes.frame_bytes = std::max(sizes.frame_bytes, num_bytes);
   }
-  sizes.num_frames = std::min(kFrames, num_pages);
+  sizes.num_frames = std::min(frames, num_pages);
   return sizes;
 }
 
 absl::StatusOr<std::unique_ptr<PagedMemory>> PagedMemory::Create(Options options) {
-  const PagingSizes sizes = ComputePagingSizes(options.pages);
+  const PagingSizes sizes = ComputePagingSizes(options.pages, options.frames);
   EPS_ASSIGN_OR_RETURN(AnonymousMemory frames, AnonymousMemory::Map(sizes.memory_bytes(), options.what));
   EPS_ASSIGN_OR_RETURN(ScratchFile file, ScratchFile::Create(options.folder, sizes.disk_bytes));
   LogInfo("offload_opened", {{"folder", options.folder},
@@ -79,6 +76,9 @@ PagedMemory::~PagedMemory() {
   }
   changed_.NotifyAll();
   for (std::thread& thread : threads_) thread.join();
+  MutexLock lock(mu_);
+  EPS_CHECK(waiting_ == 0);
+  for (const Frame& frame : frames_) EPS_CHECK(frame.opens == 0);
 }
 
 absl::Status PagedMemory::StartThreads() {
@@ -103,9 +103,10 @@ absl::StatusOr<std::shared_ptr<std::byte>> PagedMemory::Open(int64_t page, Acces
 }
 
 void PagedMemory::Prefetch(int64_t page) {
+  EPS_CHECK(page >= 0 && page < static_cast<int64_t>(places_.size()));
   {
     MutexLock lock(mu_);
-    if (PageOf(page).frame != nullptr || !PageOf(page).is_in_file) return;
+    if (PageOf(page).frame == nullptr && !PageOf(page).is_in_file) return;  // there is nothing to read
     wanted_.insert(page);
   }
   changed_.NotifyAll();
@@ -116,39 +117,46 @@ PagingCounts PagedMemory::counts() const {
   return counts_;
 }
 
+absl::Status PagedMemory::status() const {
+  MutexLock lock(mu_);
+  return failure_;
+}
+
 absl::StatusOr<PagedMemory::Frame*> PagedMemory::OpenFrame(int64_t page, Access access) {
   const auto begin = std::chrono::steady_clock::now();
+  bool has_waited = false;
   const auto note_wait = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    if (!has_waited) return;
     counts_.wait_seconds += std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   };
   Frame* frame = nullptr;
   bool from_file = false;
   {
     MutexLock lock(mu_);
-    Page& opened = PageOf(page);
-    wanted_.erase(page);
-    bool has_waited = false;
+    const Page& opened = PageOf(page);
     while (true) {
       if (!failure_.ok()) return failure_;
       frame = opened.frame;
       if (frame != nullptr && !frame->is_moving) {
+        wanted_.erase(page);
         ++frame->opens;
         frame->is_dirty |= access == Access::kWrite;
-        frame->is_ahead = false;
-        if (has_waited) note_wait();
+        note_wait();
         return frame;
       }
       if (frame == nullptr && (frame = TakeFrame(/*before=*/-1)) != nullptr) break;
       has_waited = true;
-      ++waiting_;
-      changed_.NotifyAll();  // a frame may have to be written back for it
+      const bool for_frame = opened.frame == nullptr;
+      if (for_frame && ++waiting_ == 1) changed_.NotifyAll();  // one has to be written back for it
       changed_.Wait(mu_);
-      --waiting_;
+      if (for_frame && --waiting_ == 0) changed_.NotifyAll();  // reading ahead goes on
     }
     Assign(frame, page);
+    wanted_.erase(page);
     frame->opens = 1;
     frame->is_dirty = access == Access::kWrite;
     from_file = opened.is_in_file;
+    has_waited |= from_file;
   }
   const absl::Status status = Fill(*frame, from_file);
   MutexLock lock(mu_);
@@ -172,26 +180,28 @@ void PagedMemory::Close(Frame* frame) {
 
 PagedMemory::Frame* PagedMemory::TakeFrame(int64_t before) {
   Frame* best = nullptr;
+  // One that holds nothing, else the one that was used longest ago, else the last of the wanted pages.
+  std::pair<int, int64_t> least;
   for (Frame& frame : frames_) {
-    if (frame.opens > 0 || frame.is_moving || frame.is_dirty || (frame.is_ahead && frame.page < before)) continue;
-    // One that holds nothing, else the one that was used longest ago, else the last page of those read ahead.
-    const auto rank = [](const Frame& f) {
-      return f.page < 0 ? std::pair<int, int64_t>(0, 0) : f.is_ahead ? std::pair(2, -f.page) : std::pair(1, f.last_use);
-    };
-    if (best == nullptr || rank(frame) < rank(*best)) best = &frame;
+    if (frame.opens > 0 || frame.is_moving || frame.is_dirty) continue;
+    const bool is_wanted = wanted_.contains(frame.page);
+    if (is_wanted && frame.page < before) continue;
+    const std::pair<int, int64_t> rank = frame.page < 0 ? std::pair<int, int64_t>(0, 0)
+                                         : is_wanted    ? std::pair<int, int64_t>(2, -frame.page)
+                                                        : std::pair<int, int64_t>(1, frame.last_use);
+    if (best == nullptr || rank < least) best = &frame, least = rank;
   }
   if (best == nullptr || best->page < 0) return best;
   PageOf(best->page).frame = nullptr;
-  if (best->is_ahead) wanted_.insert(best->page);  // it is still to be opened
   best->page = -1;
-  best->is_ahead = false;
   return best;
 }
 
 void PagedMemory::Assign(Frame* frame, int64_t page) {
+  EPS_CHECK(PageOf(page).frame == nullptr && frame->page < 0);
+  PageOf(page).frame = frame;
   frame->page = page;
   frame->is_moving = true;
-  PageOf(page).frame = frame;
 }
 
 // As long as less than half of the frames could be taken, or will be once they are written, the one that was used longest
@@ -211,16 +221,15 @@ PagedMemory::Frame* PagedMemory::NextToWrite() {
 }
 
 PagedMemory::Frame* PagedMemory::NextToReadAhead() {
-  if (wanted_.empty() || waiting_ > 0) return nullptr;
-  const int64_t page = *wanted_.begin();
-  const auto ahead = std::count_if(frames_.begin(), frames_.end(),
-                                   [page](const Frame& frame) { return frame.is_ahead && frame.page < page; });
-  Frame* const frame = ahead < kAhead ? TakeFrame(/*before=*/page) : nullptr;
-  if (frame == nullptr) return nullptr;
-  wanted_.erase(page);
-  Assign(frame, page);
-  frame->is_ahead = true;
-  return frame;
+  if (waiting_ > 0) return nullptr;
+  int looked_at = 0;
+  for (auto page = wanted_.begin(); page != wanted_.end() && looked_at < kAhead; ++page, ++looked_at) {
+    if (PageOf(*page).frame != nullptr) continue;
+    Frame* const frame = TakeFrame(/*before=*/*page);
+    if (frame != nullptr) Assign(frame, *page);
+    return frame;
+  }
+  return nullptr;
 }
 
 // ---- pages that move ----

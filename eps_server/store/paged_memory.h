@@ -33,7 +33,9 @@ struct PagingSizes {
   int64_t disk_bytes = 0;
   int64_t memory_bytes() const { return num_frames * frame_bytes; }
 };
-PagingSizes ComputePagingSizes(absl::Span<const PageRun> pages);
+// A burst of updates, on as many threads as there are, does not wait for writes.
+inline constexpr int64_t kDefaultFrames = 32;
+PagingSizes ComputePagingSizes(absl::Span<const PageRun> pages, int64_t frames = kDefaultFrames);
 
 // So many pages are on their way at once. One of 2.5 MiB takes a disk about a millisecond: four keep it busy.
 inline constexpr int kPageMovers = 4;
@@ -42,7 +44,7 @@ inline constexpr int kPageMovers = 4;
 struct PagingCounts {
   int64_t read_bytes = 0;
   int64_t written_bytes = 0;
-  double wait_seconds = 0;  // of threads that opened a page, until it was there: summed over them
+  double wait_seconds = 0;  // of threads that opened a page, for the file: summed over them
 };
 
 // Pages that lie in a file, and are used now and then, all of them about as often: each is read into one of a few frames
@@ -53,13 +55,14 @@ struct PagingCounts {
 // and what that pushes out of memory, could neither be said nor bounded.
 //
 // Threads: all methods are safe. One that has a page open opens no other one: as many as there are frames could wait for
-// each other.
+// each other. It outlives all who are in Open, and all that Open has returned.
 class PagedMemory {
  public:
   struct Options {
     std::string what;  // begins the error where there is no memory: "model state"
     std::vector<PageRun> pages;
     std::string folder;  // of the file
+    int64_t frames = kDefaultFrames;
     // What a page holds at first; null: zeros. Given zeros; called once, before the page is first opened.
     std::function<void(int64_t page, std::byte* memory)> initialize;
   };
@@ -70,12 +73,14 @@ class PagedMemory {
   enum class Access { kRead, kWrite };
   // The page's bytes, 64-byte aligned, for as long as the result lives; with kWrite what they are then is what they will
   // be. Waits for the disk where it must. Several may have the same page open.
-  // Errors: FileError's: of this page, or of any before it: after one all pages of the file are as good as lost
+  // Errors: ScratchFile's: of this page, or of any before it: after one all pages of the file are as good as lost
   absl::StatusOr<std::shared_ptr<std::byte>> Open(int64_t page, Access access);
-  // The page will be opened soon: it is read meanwhile, as far as there are frames. Of several the first page comes first.
+  // The page will be opened soon, and before others that are asked for and lie behind it: the first few of these are read
+  // meanwhile, as far as there are frames.
   void Prefetch(int64_t page);
 
   PagingCounts counts() const;
+  absl::Status status() const;  // the error that Open gives from now on
 
  private:
   // Memory for a page. In use by one at a time while is_moving.
@@ -85,7 +90,6 @@ class PagedMemory {
     int opens = 0;           // that last
     bool is_moving = false;  // to or from the file
     bool is_dirty = false;   // the file does not have it as it is
-    bool is_ahead = false;   // read ahead, and not opened since
     int64_t last_use = 0;
   };
   struct Page {
@@ -97,7 +101,7 @@ class PagedMemory {
   absl::Status StartThreads();
   absl::StatusOr<Frame*> OpenFrame(int64_t page, Access access) ABSL_LOCKS_EXCLUDED(mu_);
   void Close(Frame* frame) ABSL_LOCKS_EXCLUDED(mu_);
-  // The frame to give to another page, taken from what it held; null: none can be. What was read ahead is taken last, and
+  // The frame to give to another page, taken from what it held; null: none can be. What is wanted is taken last, and
   // only if it is a page behind `before`.
   Frame* TakeFrame(int64_t before) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Assign(Frame* frame, int64_t page) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
@@ -129,9 +133,9 @@ class PagedMemory {
   CondVar changed_;  // a frame, or something to do
   std::vector<Frame> frames_ ABSL_GUARDED_BY(mu_);
   std::vector<Page> pages_ ABSL_GUARDED_BY(mu_);
-  std::set<int64_t> wanted_ ABSL_GUARDED_BY(mu_);  // by Prefetch, in no frame
+  std::set<int64_t> wanted_ ABSL_GUARDED_BY(mu_);  // by Prefetch, and not opened since
   int64_t uses_ ABSL_GUARDED_BY(mu_) = 0;
-  int waiting_ ABSL_GUARDED_BY(mu_) = 0;  // for a frame
+  int waiting_ ABSL_GUARDED_BY(mu_) = 0;  // threads in OpenFrame, for a frame that can be taken
   bool ended_ ABSL_GUARDED_BY(mu_) = false;
   absl::Status failure_ ABSL_GUARDED_BY(mu_);
   PagingCounts counts_ ABSL_GUARDED_BY(mu_);

@@ -17,7 +17,10 @@ namespace {
 
 // Without a name from the start, or, where the file system makes no such files, without one a moment later.
 absl::StatusOr<FileDescriptor> OpenUnnamed(const std::string& folder) {
-  const int fd = open(folder.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
+  int fd;
+  do {
+    fd = open(folder.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
+  } while (fd < 0 && errno == EINTR);
   if (fd >= 0) return FileDescriptor(fd);
   if (errno != EOPNOTSUPP && errno != EISDIR && errno != EINVAL) return FileError(errno, "make a file in", folder);
   EPS_ASSIGN_OR_RETURN(TemporaryFile named, CreateTemporaryFile(absl::StrCat(folder, "/eps-scratch")));
@@ -26,10 +29,15 @@ absl::StatusOr<FileDescriptor> OpenUnnamed(const std::string& folder) {
 }
 
 absl::Status TakeRoom(const FileDescriptor& file, const std::string& folder, int64_t num_bytes) {
-  if (fallocate(file.get(), 0, 0, num_bytes) == 0) return absl::OkStatus();
+  int failed;
+  do {
+    failed = fallocate(file.get(), 0, 0, num_bytes);
+  } while (failed != 0 && errno == EINTR);
+  if (failed == 0) return absl::OkStatus();
   // Where the file system cannot promise room, writes find out.
   if (errno == EOPNOTSUPP && ftruncate(file.get(), num_bytes) == 0) return absl::OkStatus();
-  return FileError(errno, absl::StrCat("take ", FormatByteSize(num_bytes), " in"), folder);
+  const int error_number = errno;
+  return FileError(error_number, absl::StrCat("take ", FormatByteSize(num_bytes), " in"), folder);
 }
 
 bool IsAligned(int64_t offset_bytes, const void* memory, size_t num_bytes) {
@@ -69,7 +77,8 @@ absl::Status ScratchFile::Read(int64_t offset_bytes, absl::Span<std::byte> to) c
 
 absl::Status ScratchFile::Write(int64_t offset_bytes, absl::Span<const std::byte> from) const {
   EPS_CHECK(IsAligned(offset_bytes, from.data(), from.size()));
-  return WriteAt(file_, folder_, offset_bytes, {reinterpret_cast<const char*>(from.data()), from.size()});
+  return Annotate(WriteAt(file_, folder_, offset_bytes, {reinterpret_cast<const char*>(from.data()), from.size()}),
+                  absl::StrCat("byte ", offset_bytes, " of a file"));
 }
 
 }  // namespace eps::server

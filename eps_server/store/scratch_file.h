@@ -13,7 +13,8 @@
 
 namespace eps::server {
 
-// Room on a disk for one process: a file without a name, which is gone with the process, however that ends.
+// Room on a disk for one process: a file without a name, which is gone with the process, however that ends. (Where the file
+// system makes no such files, as NFS, it has one for a moment, and what removes it later is the file system's.)
 //
 // Where the file system can, reads and writes go past the page cache (O_DIRECT): what is read once a step would push out of
 // it whatever else the machine keeps there, and a kernel that runs short of clean pages would stop whoever writes, at a
@@ -28,7 +29,7 @@ class ScratchFile {
   // Errors: FileError's, naming the folder · UNAVAILABLE the disk has no room, with what is wanted
   static absl::StatusOr<ScratchFile> Create(const std::string& folder, int64_t num_bytes);
 
-  // Errors: FileError's, naming the folder and the offset
+  // Errors: FileError's, naming the folder and the offset · DATA_LOSS the file is shorter than it was made
   absl::Status Read(int64_t offset_bytes, absl::Span<std::byte> to) const;
   absl::Status Write(int64_t offset_bytes, absl::Span<const std::byte> from) const;
 

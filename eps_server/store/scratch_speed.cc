@@ -1,14 +1,15 @@
 #include "eps_server/store/scratch_speed.h"
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <cstring>
-#include <optional>
 #include <thread>
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
 #include "common/base/anonymous_memory.h"
 #include "common/base/mutex.h"
@@ -64,8 +65,13 @@ absl::StatusOr<double> MoveForAWhile(int64_t count, int64_t call_bytes, const Mo
 
 }  // namespace
 
-absl::StatusOr<double> MeasureScratchBytesPerSecond(const std::string& folder) {
-  EPS_ASSIGN_OR_RETURN(const ScratchFile file, ScratchFile::Create(folder, kMostPages * kPageBytes));
+absl::StatusOr<double> MeasureScratchBytesPerSecond(const std::string& folder, int64_t most_bytes) {
+  const int64_t most_pages = std::clamp<int64_t>(most_bytes / kPageBytes, 1, kMostPages);
+  EPS_ASSIGN_OR_RETURN(const ScratchFile file, ScratchFile::Create(folder, most_pages * kPageBytes));
+  if (!file.is_direct()) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("files in \"", folder, "\" are read and written through the page cache alone"));
+  }
   EPS_ASSIGN_OR_RETURN(const AnonymousMemory memory,
                        AnonymousMemory::Map(kPageMovers * kPageBytes, "measuring a disk"));
   std::memset(memory.base(), 0x5A, static_cast<size_t>(memory.num_bytes()));
@@ -75,10 +81,11 @@ absl::StatusOr<double> MeasureScratchBytesPerSecond(const std::string& folder) {
   // What was never written is not read from the disk.
   int64_t pages = 0;
   EPS_RETURN_IF_ERROR(MoveForAWhile(
-                          kMostPages, kPageBytes,
+                          most_pages, kPageBytes,
                           [&](int64_t page, int thread) { return file.Write(page * kPageBytes, buffer(thread)); },
                           &pages)
                           .status());
+  if (pages == 0) return absl::UnavailableError(absl::StrCat("nothing was written in \"", folder, "\" in a second"));
   return MoveForAWhile(INT64_MAX, 2 * kPageBytes, [&](int64_t turn, int thread) {
     const int64_t offset_bytes = turn % pages * kPageBytes;
     EPS_RETURN_IF_ERROR(file.Read(offset_bytes, buffer(thread)));

@@ -1,6 +1,7 @@
 #ifndef EPS_SERVER_STORE_SCRATCH_SPEED_H_
 #define EPS_SERVER_STORE_SCRATCH_SPEED_H_
 
+#include <cstdint>
 #include <string>
 
 #include "absl/status/statusor.h"
@@ -8,9 +9,11 @@
 namespace eps::server {
 
 // What a disk reads and writes a second, in all, while both go on as they do where the optimizer's state lies on it: pages
-// of 2.5 MiB, four at once, each read and written again. Takes two seconds or so, and up to 1 GiB of the disk.
-// Errors: ScratchFile's
-absl::StatusOr<double> MeasureScratchBytesPerSecond(const std::string& folder);
+// of 2.5 MiB, four at once, each read and written again. Takes two seconds or so, and at most most_bytes of the disk, or
+// 1 GiB where that is less.
+// Errors: ScratchFile's · FAILED_PRECONDITION its files are read through the page cache, whose speed that would be ·
+//         UNAVAILABLE nothing was written in a second
+absl::StatusOr<double> MeasureScratchBytesPerSecond(const std::string& folder, int64_t most_bytes);
 
 }  // namespace eps::server
 

@@ -3,14 +3,10 @@
 #include <algorithm>
 #include <limits>
 
-#include "common/tensor/dtype.h"
-
 namespace eps::server {
 
 StateLayout::StateLayout(const ModelSpec& model, const RunConfig& run)
-    : rest_bytes_(run.precision.wire == Dtype::kBf16  ? 2
-                  : run.precision.wire == Dtype::kF16 ? 4
-                                                      : 0),
+    : rest_bytes_(MasterRestBytes(run.precision.wire)),
       num_moments_(run.optimizer.num_moments()),
       moment_format_(run.precision.moments) {
   const int64_t memory_bytes =
@@ -34,7 +30,7 @@ void StateLayout::Add(int64_t count, int64_t chunk_elems, int64_t memory_bytes) 
   num_elems_ += count * chunk_elems;
   num_resident_chunks_ += resident;
   num_resident_elems_ += resident * chunk_elems;
-  const int64_t page_bytes = (OffsetInPage(num_moments_, chunk_elems) + 63) / 64 * 64;
+  const int64_t page_bytes = RoundUp(OffsetInPage(num_moments_, chunk_elems), 64);
   if (resident < count) pages_.push_back({.count = count - resident, .num_bytes = page_bytes});
 }
 

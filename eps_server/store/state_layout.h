@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "common/base/byte_size.h"
 #include "common/base/ids.h"
 #include "common/model/model_spec.h"
 #include "common/spec/moment_format.h"
@@ -60,12 +61,12 @@ class StateLayout {
     return rest_bytes_ * num_elems + which * MomentBytes(moment_format_, num_elems);
   }
   int64_t OffsetInPage(int which, int64_t num_elems) const {
-    return rest_bytes_ * num_elems + which * ((MomentBytes(moment_format_, num_elems) + 63) / 64 * 64);
+    return rest_bytes_ * num_elems + which * RoundUp(MomentBytes(moment_format_, num_elems), 64);
   }
   // Of the next `count` chunks of so many elements each.
   void Add(int64_t count, int64_t chunk_elems, int64_t memory_bytes);
 
-  int64_t rest_bytes_;  // of an element: 2 with a bf16 wire (common/numeric/bf16.h), 4 with fp16 (the master), else 0
+  int64_t rest_bytes_;  // MasterRestBytes
   int num_moments_;
   MomentFormat moment_format_;
   int64_t num_elems_ = 0, num_chunks_ = 0;

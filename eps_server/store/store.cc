@@ -287,8 +287,8 @@ class StoreImpl final : public Store {
 
   absl::StatusOr<ChunkState> Chunk(BlobId blob, int64_t chunk, Version version, PagedMemory::Access access) override {
     const BlobMemory& at = blobs_[Index(blob)];
+    EPS_CHECK(IsOf(at, chunk));
     const int64_t first = chunk * kChunkElems;
-    EPS_CHECK(chunk >= 0 && first < at.num_elems && !at.frozen);
     const int64_t wire_offset = first * SizeOf(wire_dtype_);
     ChunkState state;
     state.wire_dtype = wire_dtype_;
@@ -306,10 +306,14 @@ class StoreImpl final : public Store {
     return state;
   }
 
-  void Prefetch(BlobId blob, int64_t chunk) override {
+  void Prefetch(BlobId blob, int64_t chunk) const override {
+    EPS_CHECK(IsOf(blobs_[Index(blob)], chunk));
     if (!state_layout_.is_resident(blob, chunk)) memory_.paged->Prefetch(state_layout_.page(blob, chunk));
   }
   PagingCounts paging() const override { return memory_.paged != nullptr ? memory_.paged->counts() : PagingCounts(); }
+  absl::Status disk_status() const override {
+    return memory_.paged != nullptr ? OfDisk(memory_.paged->status()) : absl::OkStatus();
+  }
 
   void CarryOver(BlobId blob, Version version) override {
     const BlobMemory& at = blobs_[Index(blob)];
@@ -342,7 +346,7 @@ class StoreImpl final : public Store {
 
   absl::Status ReadChunk(BlobId blob, int64_t chunk, Version version, absl::Span<std::byte> state) const override {
     const BlobMemory& at = blobs_[Index(blob)];
-    EPS_CHECK(!at.frozen);
+    EPS_CHECK(IsOf(at, chunk));
     const int64_t first = chunk * kChunkElems;
     const int64_t num_elems = std::min(kChunkElems, at.num_elems - first);
     const auto moment_bytes = static_cast<size_t>(MomentBytes(moment_format_, num_elems));
@@ -405,11 +409,18 @@ class StoreImpl final : public Store {
     }
   }
 
+  static bool IsOf(const BlobMemory& blob, int64_t chunk) {
+    return chunk >= 0 && chunk * kChunkElems < blob.num_elems && !blob.frozen;
+  }
+  static absl::Status OfDisk(const absl::Status& status) { return Annotate(status, "optimizer_offload.path"); }
+
   absl::StatusOr<ChunkArrays> Open(BlobId blob, int64_t chunk, PagedMemory::Access access) const {
     ChunkArrays arrays;
     std::byte* memory = memory_.resident.base();
     if (!state_layout_.is_resident(blob, chunk)) {
-      EPS_ASSIGN_OR_RETURN(arrays.page, memory_.paged->Open(state_layout_.page(blob, chunk), access));
+      absl::StatusOr<std::shared_ptr<std::byte>> page = memory_.paged->Open(state_layout_.page(blob, chunk), access);
+      if (!page.ok()) return OfDisk(page.status());
+      arrays.page = *std::move(page);
       memory = arrays.page.get();
     }
     arrays.rest = memory + state_layout_.rest_offset(blob, chunk);
@@ -502,7 +513,9 @@ StoreSizes ComputeStoreSizes(const ModelSpec& model, const RunConfig& run) {
   sizes.rest_bytes = layout.total_rest_bytes();
   sizes.moment_bytes = layout.total_moment_bytes();
   sizes.offloaded_bytes = sizes.rest_bytes + sizes.moment_bytes - layout.resident_bytes();
-  sizes.frame_bytes = ComputePagingSizes(layout.pages()).memory_bytes();
+  const PagingSizes paging = ComputePagingSizes(layout.pages());
+  sizes.frame_bytes = paging.memory_bytes();
+  sizes.disk_bytes = paging.disk_bytes;
   return sizes;
 }
 

@@ -36,8 +36,9 @@ struct StoreSizes {
   int64_t quantized_bytes = 0;  // those that are
   int64_t rest_bytes = 0;       // masters, less what the wire form holds of them
   int64_t moment_bytes = 0;
-  int64_t offloaded_bytes = 0;  // of these two, that are not in memory; the file has up to 4 KiB a chunk beside
+  int64_t offloaded_bytes = 0;  // of these two, that are not in memory
   int64_t frame_bytes = 0;      // memory through which those pass
+  int64_t disk_bytes = 0;       // that the file takes for them
   int64_t weights_bytes() const { return wire_bytes + frozen_bytes + quantized_bytes; }
   // What of the two, and for it, is in memory.
   int64_t state_bytes() const { return rest_bytes + moment_bytes - offloaded_bytes + frame_bytes; }
@@ -50,7 +51,7 @@ constexpr Fp8Kind KindOfMoment(int which) { return which == 0 ? Fp8Kind::kSigned
 
 // Raw memory of a chunk under update: what it reads at version s and what it writes for s + 1. Every
 // array has num_elems elements; wire_in and wire_out are of wire_dtype, moments in moment_format. Owned by the store: rest,
-// master and moments for as long as `page` lives.
+// master and moments for as long as `page` lives, or, where that is null, as the chunk's lie in memory, the store.
 struct ChunkState {
   Dtype wire_dtype = Dtype::kBf16;
   MomentFormat moment_format = MomentFormat::kFp32;
@@ -131,8 +132,8 @@ class Store {
   // Errors: the disk's, that the state lies on
   virtual absl::StatusOr<ChunkState> Chunk(BlobId blob, int64_t chunk, Version version,
                                            PagedMemory::Access access = PagedMemory::Access::kWrite) = 0;
-  // Chunk will be asked for soon, and after those that were named before: what lies on a disk of it is read meanwhile.
-  virtual void Prefetch(BlobId blob, int64_t chunk) = 0;
+  // Chunk, or ReadChunk, will be asked for soon, of several in pull order: what lies on a disk of it is read meanwhile.
+  virtual void Prefetch(BlobId blob, int64_t chunk) const = 0;
   // Copies the wire form of `version` to version + 1's buffer: a step that changes nothing.
   virtual void CarryOver(BlobId blob, Version version) = 0;
 
@@ -147,7 +148,8 @@ class Store {
   virtual int num_moments() const = 0;
   virtual MomentFormat moment_format() const = 0;
 
-  virtual PagingCounts paging() const = 0;  // all 0 where nothing lies on a disk
+  virtual PagingCounts paging() const = 0;       // all 0 where nothing lies on a disk
+  virtual absl::Status disk_status() const = 0;  // the disk's first error, if it had one
 };
 
 }  // namespace eps::server

@@ -180,14 +180,15 @@ constexpr MetricSpec kOffloadWait{
 
 // ---- memory ----
 constexpr MetricSpec kParameters{.name = "eps_parameters", .help = "Parameters of the model, padding not counted."};
-constexpr MetricSpec kMemory{
-    .name = "eps_memory_bytes",
-    .help =
-        "The daemon's memory: state (masters, moments, wire), hold (EXACT clipping, FP16), window (contributions "
-        "in flight, but for those read in inboxes), checkpoint (for copies that wait to be written), resident (the "
-        "process).",
-    .label = "kind",
-    .label_values = kMemoryKinds};
+constexpr MetricSpec kMemory{.name = "eps_memory_bytes",
+                             .help =
+                                 "The daemon's memory: state (masters, moments, wire, but for what lies on a disk), "
+                                 "hold (EXACT clipping, FP16), "
+                                 "window (contributions in flight, but for those read in inboxes), checkpoint (for "
+                                 "copies that wait to be written), resident (the "
+                                 "process).",
+                             .label = "kind",
+                             .label_values = kMemoryKinds};
 constexpr MetricSpec kMemoryLimit{
     .name = "eps_memory_limit_bytes",
     .help =

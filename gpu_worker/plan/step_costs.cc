@@ -95,7 +95,7 @@ double UpdateBytes(const RunConfig& run) {
 std::vector<double> DiskBytes(const ModelSpec& model, const RunConfig& run) {
   std::vector<double> disk_bytes(model.blobs.size());
   if (!run.optimizer_offload.is_on()) return disk_bytes;
-  const double rest = run.precision.wire == Dtype::kBf16 ? 2 : run.precision.wire == Dtype::kF16 ? 4 : 0;
+  const auto rest = static_cast<double>(MasterRestBytes(run.precision.wire));
   const double moments = static_cast<double>(run.optimizer.num_moments()) *
                          static_cast<double>(MomentBytes(run.precision.moments, kTensorAlignElems)) / kTensorAlignElems;
   // LAMB reads them once more before.
