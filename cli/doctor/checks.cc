@@ -219,7 +219,8 @@ Finding CheckOffload(const Machine& machine, const Needs& needs) {
                  kMend[] = "another optimizer_offload.path, or a larger memory_bytes beside it";
   if (!machine.IsFolder(needs.offload_path)) {
     return {Verdict::kProblem, kCheck, absl::StrCat("there is no folder ", needs.offload_path),
-            absl::StrCat("mkdir -p ", needs.offload_path, "   (or another optimizer_offload.path)")};
+            absl::StrCat("mkdir -p ", needs.offload_path,
+                         "   (unless a file is there; or another optimizer_offload.path)")};
   }
   if (const absl::Status writable = machine.CheckWritable(needs.offload_path); !writable.ok()) {
     return {Verdict::kProblem, kCheck, std::string(writable.message()), kMend};

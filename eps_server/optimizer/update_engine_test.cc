@@ -118,13 +118,13 @@ TEST(UpdateEngineBytesTest, CountsWhatAnUpdateReadsAndWrites) {
   }
 }
 
-// With more chunks than there are frames for what lies on a disk, a tenth of which stays in memory.
+// With more chunks than there are frames for what lies on a disk, of which some stay in memory.
 TEST_P(UpdateEngineTest, WhereTheStateLiesChangesNoBit) {
   const TempDir dir;
   RunConfig run = SmallRun(GetParam(), 0.01);
   run.model = {.num_layers = 3, .d_model = 512, .num_heads = 2, .context = 16, .vocab = 100};
   const std::string want = Train(run, 2, 3);
-  run.optimizer_offload = {.path = dir.path(), .memory_bytes = 10'000'000};
+  run.optimizer_offload = {.path = dir.path(), .memory_bytes = 6'000'000};
   Trainer trainer(run, 3);
   for (int step = 0; step < 3; ++step) {
     trainer.SubmitAll(step);

@@ -158,6 +158,8 @@ void CoordinatorImpl::OnWritten(Version version, absl::StatusOr<std::string> pat
       FailLocked(ended_for_.ok() ? Annotate(path.status(), "the last checkpoint") : ended_for_);
     } else if (!path.ok() && version.value() >= end_) {
       next = "the run ends without it, as checkpoint.last is false";
+    } else if (!failure_.ok()) {
+      next = "the run has failed";
     }
     Wake();
   }

@@ -63,7 +63,7 @@ class PagedMemory {
     std::vector<PageRun> pages;
     std::string folder;  // of the file
     int64_t frames = kDefaultFrames;
-    // What a page holds at first; null: zeros. Given zeros; called once, before the page is first opened.
+    // What a page holds that nobody has written yet; null: zeros. Given zeros.
     std::function<void(int64_t page, std::byte* memory)> initialize;
   };
   // Errors: RESOURCE_EXHAUSTED no memory · ScratchFile's · UNAVAILABLE no thread

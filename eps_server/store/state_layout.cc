@@ -9,8 +9,16 @@ StateLayout::StateLayout(const ModelSpec& model, const RunConfig& run)
     : rest_bytes_(MasterRestBytes(run.precision.wire)),
       num_moments_(run.optimizer.num_moments()),
       moment_format_(run.precision.moments) {
-  const int64_t memory_bytes =
-      run.optimizer_offload.is_on() ? run.optimizer_offload.memory_bytes : std::numeric_limits<int64_t>::max();
+  constexpr int64_t kAll = std::numeric_limits<int64_t>::max();
+  LayOut(model, run.optimizer_offload.is_on() ? run.optimizer_offload.memory_bytes : kAll);
+  const int64_t saved_bytes = total_rest_bytes() + total_moment_bytes() - resident_bytes();
+  if (!pages_.empty() && ComputePagingSizes(pages_).memory_bytes() >= saved_bytes) LayOut(model, kAll);
+}
+
+void StateLayout::LayOut(const ModelSpec& model, int64_t memory_bytes) {
+  num_elems_ = num_chunks_ = num_resident_elems_ = num_resident_chunks_ = 0;
+  places_.clear();
+  pages_.clear();
   for (const BlobSpec& blob : model.blobs) {
     places_.push_back({.first_chunk = num_chunks_, .first_elem = num_elems_, .num_elems = blob.num_elems});
     if (blob.frozen) continue;

@@ -16,8 +16,8 @@
 namespace eps::server {
 
 // Where what updates alone read lies: what wire forms lack of the masters (the rest), and moments. Chunks are counted in
-// pull order, without those of frozen blobs. The first ones are resident, all of them, or as many as
-// optimizer_offload.memory_bytes hold: array after array, each over all of them, so that what nobody has written yet, as
+// pull order, without those of frozen blobs. The first ones are resident: as many as optimizer_offload.memory_bytes hold,
+// or all of them, as without it, where the frames of a PagedMemory would take as much as it saves: array after array, each over all of them, so that what nobody has written yet, as
 // moments before the first update, takes no memory. Each of the others is a page of a PagedMemory, with its own part of
 // every array, each from a multiple of 64 bytes on.
 class StateLayout {
@@ -63,7 +63,9 @@ class StateLayout {
   int64_t OffsetInPage(int which, int64_t num_elems) const {
     return rest_bytes_ * num_elems + which * RoundUp(MomentBytes(moment_format_, num_elems), 64);
   }
-  // Of the next `count` chunks of so many elements each.
+  // Lays all of the model out.
+  void LayOut(const ModelSpec& model, int64_t memory_bytes);
+  // The next `count` chunks, of so many elements each.
   void Add(int64_t count, int64_t chunk_elems, int64_t memory_bytes);
 
   int64_t rest_bytes_;  // MasterRestBytes

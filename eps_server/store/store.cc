@@ -15,6 +15,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/anonymous_memory.h"
+#include "common/base/log.h"
 #include "common/base/mutex.h"
 #include "common/base/status_macros.h"
 #include "common/formats/wire_layout.h"
@@ -522,6 +523,10 @@ StoreSizes ComputeStoreSizes(const ModelSpec& model, const RunConfig& run) {
 absl::StatusOr<std::unique_ptr<Store>> Store::Create(const ModelSpec& model, const RunConfig& run) {
   for (const BlobSpec& blob : model.blobs) EPS_CHECK(blob.num_elems > 0 && blob.num_elems % kTensorAlignElems == 0);
   const StateLayout layout(model, run);
+  if (run.optimizer_offload.is_on() && layout.pages().empty()) {
+    LogInfo("offload_not_used", {{"path", run.optimizer_offload.path},
+                                 {"why", "all of the state stays in memory, of which no less would be taken"}});
+  }
   PagedMemory::Options state{.what = StoreMemory::kWhat, .pages = layout.pages(), .folder = run.optimizer_offload.path};
   if (run.precision.wire == Dtype::kBf16 && !state.pages.empty()) {
     state.initialize = [padding = Padding(model, layout), first = layout.num_resident_chunks()](

@@ -497,9 +497,24 @@ TEST_P(StoreTest, WhatLiesOnADiskIsWhatItWouldBeInMemory) {
   }
 }
 
+// Frames for the largest chunk's part would take more than lies on the disk.
+TEST(StoreSizesTest, NothingIsOffloadedWhereThatSavesNoMemory) {
+  RunConfig run = LargerRun(Dtype::kBf16, MomentFormat::kFp32);
+  const ModelSpec model = *BuildModel(run.model);
+  const int64_t total_bytes = ComputeStoreSizes(model, run).total_bytes(), state_bytes = 10 * model.num_elems();
+  run.optimizer_offload.path = "/no/such/folder";
+  EXPECT_LT(ComputeStoreSizes(model, run).total_bytes(), total_bytes - 40'000'000);
+  for (const int64_t memory_bytes : {state_bytes - 31 * 10 * kChunkElems, state_bytes - 1, state_bytes}) {
+    run.optimizer_offload.memory_bytes = memory_bytes;
+    EXPECT_EQ(ComputeStoreSizes(model, run).total_bytes(), total_bytes) << memory_bytes;
+    EXPECT_EQ(ComputeStoreSizes(model, run).disk_bytes, 0);
+    EXPECT_OK(Store::Create(model, run));
+  }
+}
+
 TEST(StoreCreateTest, NamesTheFieldOfAFolderThatIsNotThere) {
   const TempDir dir;
-  RunConfig run = SmallRun(Dtype::kBf16);
+  RunConfig run = LargerRun(Dtype::kBf16, MomentFormat::kFp32);
   run.optimizer_offload.path = dir.File("gone");
   EXPECT_THAT(Store::Create(*BuildModel(run.model), run),
               StatusIs(absl::StatusCode::kNotFound, "optimizer_offload.path: cannot make a file in"));

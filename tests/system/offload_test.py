@@ -5,7 +5,7 @@ import os
 import signal
 
 from eps_run import (ENDLESS, SystemTest, children, committed_steps, latest_checkpoint, measures_the_process,
-                     merged, run, start_train, summary, train, wait_for_steps)
+                     merged, run, sample_text, start_train, summary, train, wait_for_steps)
 from resident_memory import resident_peaks
 
 # 53 chunks of state, more than there are buffers for, in steps of some tens of milliseconds.
@@ -51,6 +51,15 @@ class OffloadTest(SystemTest):
                     # What is compared did lie there, unless memory was said to hold it.
                     log = (out / "logs" / "eps_server.log").read_text()
                     self.assertEqual("offload_opened" in log, memory_bytes <= STATE_BYTES, log)
+
+    def test_a_checkpoint_is_served_and_measured_where_the_disk_is_not(self):
+        out = self.work.out("run")
+        self.train_ok(self.work.spec(merged(LARGER, {"optimizer": {"adamw": None, "sgd": {}}, "steps": 2})), out,
+                      *self.on_disk())
+        self.disk.rmdir()
+        self.assertTrue(self.eps("sample", "--checkpoint", out, "--prompt", "and ", "--tokens", 3).stdout)
+        (self.work.path / "short.txt").write_bytes(sample_text(2_000))
+        self.eps("evaluate", "--checkpoint", out, "--data", self.work.path / "short.txt")
 
     def test_a_run_goes_on_wherever_its_state_lies(self):
         quiet, spec = self.work.out("quiet"), self.work.spec(LARGER)
@@ -110,5 +119,6 @@ class OffloadTest(SystemTest):
         self.refused(train(spec, out, *self.on_disk()), 1, "optimizer_offload.path", "No space left")
         self.assertFalse((out / "checkpoints" / "latest").exists())
         # With room for it there, it is said to be of no use.
-        self.train_ok(spec, out, *self.on_disk(STATE_BYTES - 12_000_000))
+        self.assertEqual(run(["mount", "-o", "remount,size=120m", str(self.disk)]).returncode, 0)
+        self.train_ok(spec, out, *self.on_disk(STATE_BYTES // 4))
         self.assertIn("offload_in_memory", (out / "logs" / "eps_server.log").read_text())
