@@ -17,8 +17,8 @@
 #include "common/base/status_macros.h"
 #include "common/model/model_spec.h"
 #include "common/spec/run_config.h"
-#include "eps_server/store/scratch_speed.h"
-#include "eps_server/store/store.h"
+#include "eps_server/memory/daemon_memory.h"
+#include "eps_server/memory/offload_speed.h"
 #include "gpu_worker/profile/kept_profile.h"
 #include "gpu_worker/profile/profile_file.h"
 
@@ -47,9 +47,9 @@ void MeasureDisk(const MachineToMeasure& machine, worker::Profile& profile) {
   if (!run.ok() || !run->optimizer_offload.is_on()) return;
   const absl::StatusOr<ModelSpec> model = BuildModel(run->model);
   if (!model.ok()) return;
-  const int64_t disk_bytes = server::ComputeStoreSizes(*model, *run).disk_bytes;
+  const int64_t disk_bytes = server::ComputeDaemonMemory(*model, *run).store.disk_bytes;
   if (disk_bytes == 0) return;
-  const absl::StatusOr<double> speed = server::MeasureScratchBytesPerSecond(run->optimizer_offload.path, disk_bytes);
+  const absl::StatusOr<double> speed = server::MeasureOffloadBytesPerSecond(run->optimizer_offload.path, disk_bytes);
   if (speed.ok()) {
     profile.disk_bytes_per_second = *speed;
   } else {

@@ -237,7 +237,7 @@ PagedMemory::Frame* PagedMemory::NextToReadAhead() {
 void PagedMemory::MovePages() {
   while (true) {
     Frame* frame = nullptr;
-    bool writes = false;
+    bool writes = false, from_file = false;
     {
       MutexLock lock(mu_);
       while (true) {
@@ -253,8 +253,9 @@ void PagedMemory::MovePages() {
         changed_.Wait(mu_);
       }
       frame->is_moving = true;
+      from_file = PageOf(frame->page).is_in_file;
     }
-    const absl::Status status = writes ? WriteBack(*frame) : Fill(*frame, /*from_file=*/true);
+    const absl::Status status = writes ? WriteBack(*frame) : Fill(*frame, from_file);
     MutexLock lock(mu_);
     if (writes && status.ok()) {
       frame->is_dirty = false;

@@ -36,7 +36,9 @@ class FrozenTest(CheckpointDiskTest):
         os.kill(children(process.pid, "eps_server")[0], signal.SIGKILL)
         self.ends(process, 1)
         before = self.files()
-        self.assertEqual((len(before), len(set(before.values()))), (3, 1))
+        # The kill may have come before the one that is too many was removed.
+        self.assertIn(len(before), (3, 4))
+        self.assertEqual(len(set(before.values())), 1)
         after = self.interrupted(self.start("--resume"), 16)
         self.assertEqual(set(after.values()), set(before.values()))
         self.assertFalse(set(after) & set(before))

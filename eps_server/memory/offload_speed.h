@@ -1,5 +1,5 @@
-#ifndef EPS_SERVER_STORE_SCRATCH_SPEED_H_
-#define EPS_SERVER_STORE_SCRATCH_SPEED_H_
+#ifndef EPS_SERVER_MEMORY_OFFLOAD_SPEED_H_
+#define EPS_SERVER_MEMORY_OFFLOAD_SPEED_H_
 
 #include <cstdint>
 #include <string>
@@ -13,8 +13,8 @@ namespace eps::server {
 // 1 GiB where that is less.
 // Errors: ScratchFile's · FAILED_PRECONDITION its files are read through the page cache, whose speed that would be ·
 //         UNAVAILABLE nothing was written in a second
-absl::StatusOr<double> MeasureScratchBytesPerSecond(const std::string& folder, int64_t most_bytes);
+absl::StatusOr<double> MeasureOffloadBytesPerSecond(const std::string& folder, int64_t most_bytes);
 
 }  // namespace eps::server
 
-#endif  // EPS_SERVER_STORE_SCRATCH_SPEED_H_
+#endif  // EPS_SERVER_MEMORY_OFFLOAD_SPEED_H_

@@ -1,4 +1,4 @@
-#include "eps_server/store/scratch_speed.h"
+#include "eps_server/memory/offload_speed.h"
 
 #include <algorithm>
 #include <atomic>
@@ -65,7 +65,7 @@ absl::StatusOr<double> MoveForAWhile(int64_t count, int64_t call_bytes, const Mo
 
 }  // namespace
 
-absl::StatusOr<double> MeasureScratchBytesPerSecond(const std::string& folder, int64_t most_bytes) {
+absl::StatusOr<double> MeasureOffloadBytesPerSecond(const std::string& folder, int64_t most_bytes) {
   const int64_t most_pages = std::clamp<int64_t>(most_bytes / kPageBytes, 1, kMostPages);
   EPS_ASSIGN_OR_RETURN(const ScratchFile file, ScratchFile::Create(folder, most_pages * kPageBytes));
   if (!file.is_direct()) {
