@@ -59,8 +59,9 @@ class Work {
     store_ = Store::Create(model, run).value();
     const std::vector<float> values(kChunkElems, 0.01f);
     for (int64_t chunk = 0; chunk < kChunks; ++chunk) {
-      for (const int64_t version : {0, 1})
+      for (const int64_t version : {0, 1}) {
         EPS_CHECK(store_->LoadMaster(kBlob, Version(version), chunk * kChunkElems, values).ok());
+      }
       for (const int moment : {0, 1}) EPS_CHECK(store_->LoadMoment(kBlob, moment, chunk * kChunkElems, values).ok());
     }
     std::memset(inbox_.bytes().data(), 0, inbox_.bytes().size());

@@ -48,8 +48,9 @@ void Print(const worker::Profile& profile, bool has_disk) {
   std::printf("\ncopies in %.2f GB/s, out %.2f GB/s; updates %.2f GB/s; gradients %.2f GB/s\n",
               profile.in_bytes_per_second / 1e9, profile.out_bytes_per_second / 1e9,
               profile.update_bytes_per_second / 1e9, profile.gradient_bytes_per_second / 1e9);
-  if (has_disk)
+  if (has_disk) {
     std::printf("the disk of optimizer_offload %.2f GB/s, read and written\n", profile.disk_bytes_per_second / 1e9);
+  }
   std::printf("\nspeed beside  ");
   for (size_t b = 0; b < worker::kNumActivities; ++b) std::printf(" %10s", Name(b).c_str());
   std::printf("\n");

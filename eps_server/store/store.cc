@@ -149,8 +149,9 @@ class StoreImpl final : public Store {
     uint16_t* high = reinterpret_cast<uint16_t*>(wire) + offset_elems;
     if (at.frozen) {
       const bool is_fp16 = wire_dtype_ == Dtype::kF16;
-      for (size_t i = 0; i < values.size(); ++i)
+      for (size_t i = 0; i < values.size(); ++i) {
         high[i] = is_fp16 ? ToFp16(values[i]).bits : Split(values[i]).wire.bits;
+      }
       return absl::OkStatus();
     }
     return EachChunk(blob, offset_elems, values.size(), PagedMemory::Access::kWrite, [&](const PartOfChunk& part) {

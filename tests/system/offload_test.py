@@ -2,8 +2,10 @@
 
 import hashlib
 import os
+import resource
 import signal
 
+from checkpoint_disk import verify
 from eps_run import (ENDLESS, SystemTest, children, committed_steps, latest_checkpoint, measures_the_process,
                      merged, run, sample_text, start_train, summary, train, wait_for_steps)
 from resident_memory import resident_peaks
@@ -85,6 +87,18 @@ class OffloadTest(SystemTest):
         process.communicate()
         self.ends_like_a_quiet_run(self.start_endless(spec, out, "--resume"), spec, out)
         self.assertEqual(list(self.disk.iterdir()), [])
+
+    def test_a_disk_that_fails_ends_the_run_and_the_checkpoint_stands(self):
+        spec = self.work.spec(merged(merged(LARGER, ENDLESS), {**self.offload, "checkpoint": {"every_steps": 3}}))
+        out = self.work.out("run")
+        process = self.start_endless(spec, out)
+        self.wait_for_first_checkpoint(out)
+        daemon, = children(process.pid, "eps_server")
+        resource.prlimit(daemon, resource.RLIMIT_FSIZE, (60_000_000, 60_000_000))  # writes beyond it fail from here on
+        said = self.ends(process, 1)
+        self.assertRegex(said, r"optimizer_offload\.path: byte \d+ of a file: .*File too large")
+        verify(latest_checkpoint(out))
+        self.ends_like_a_quiet_run(self.start_endless(spec, out, "--resume"), spec, out)
 
     @measures_the_process
     def test_the_daemon_takes_no_more_memory_than_the_plan_says(self):
