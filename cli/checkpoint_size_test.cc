@@ -38,7 +38,7 @@ TEST(CheckpointSizeTest, OfFrozenTensorsTheWireFormIsAllAndIsThereOnce) {
 TEST(CheckpointSizeTest, QuantizedTensorsHave16BitsInAnyWire) {
   RunConfig run;
   run.model = {.num_layers = 2, .d_model = kWidth, .num_heads = 1, .context = 64, .vocab = 64, .freeze = {"*.h.*"}};
-  run.model.frozen_form = FrozenForm::kMxInt8;
+  run.model.frozen_format = QuantizedFormat::kMxInt8;
   run.precision.wire = Dtype::kF32;
   const ModelSpec model = BuildModel(run.model).value();
   const int64_t trained = model.num_trainable_parameters(), matrices = 2 * 12 * kWidth * kWidth;

@@ -252,7 +252,7 @@ void AddEvaluate(CLI::App& app, int* exit_code) {
   command->footer(
       "On a cpu it is the value that the run itself has found, or would, bit for bit on one device model. A Hugging\n"
       "Face folder is computed in bf16, one sequence at a time: --set precision.wire=FP32, --set batch.micro_batch=8.\n"
-      "--set precision.frozen=MXINT8 rounds the blocks' matrices to 8 bits before.");
+      "--set precision.frozen=MXINT8 rounds the blocks' matrices to 8 bits before, NF4 to 4.");
   command->callback([flags, exit_code] {
     const absl::StatusOr<int> code = Evaluate(*flags);
     if (!code.ok()) PrintError(code.status());

@@ -24,6 +24,7 @@
 #include "common/formats/tensor_file_writer.h"
 #include "common/model/hf_config.h"
 #include "common/model/model_spec.h"
+#include "common/numeric/quantized.h"
 #include "common/spec/run_config.h"
 
 namespace eps::cli {
@@ -76,9 +77,10 @@ void Say(const std::string& out, const ModelSpec& model, const AdapterForm& form
     std::printf("  and whole modules, with which vLLM takes no adapter: %s\n", SomeOf(parts.modules_to_save).c_str());
   }
   if (!form.base_model.empty()) std::printf("  goes on top of %s\n", form.base_model.c_str());
-  if (model.has_quantized()) {
-    std::printf(
-        "  trained beside blocks in MXINT8: beside others, give precision.frozen=MXINT8 for the very same values\n");
+  if (const std::optional<QuantizedFormat> format = model.config.frozen_format; format.has_value()) {
+    const std::string name(NameOf(*format));
+    std::printf("  trained beside blocks in %s: beside others, give precision.frozen=%s for the very same values\n",
+                name.c_str(), name.c_str());
   }
   for (const std::string& note : beside.notes) std::printf("  %s\n", note.c_str());
   if (!beside.end_of_answer.empty()) {

@@ -113,7 +113,7 @@ absl::StatusOr<RunOutline> CheckBeforeTraining(const Preflight& preflight) {
   EPS_RETURN_IF_ERROR(CheckPlan(preflight.worker, run, model));
   outline.parameters = model.num_parameters();
   outline.trainable_parameters = model.num_trainable_parameters();
-  outline.is_quantized = model.has_quantized();
+  outline.frozen_format = model.config.frozen_format;
   outline.checkpoint_bytes = BytesOfNextCheckpoint(preflight, run, model);
   outline.model_state_bytes = server::ComputeDaemonMemory(model, run).model_state_bytes();
   return outline;

@@ -19,6 +19,7 @@
 #include "common/checkpoint/checkpoint_directory.h"
 #include "common/checkpoint/checkpoint_files.h"
 #include "common/checkpoint/manifest.h"
+#include "common/numeric/quantized.h"
 #include "common/run_folder/run_folder.h"
 #include "nlohmann/json.hpp"
 
@@ -217,7 +218,9 @@ std::string StartText(const RunOutline& outline, const StartOptions& options) {
   std::string text = absl::StrCat("eps: ", ShortCount(outline.parameters), " parameters, ");
   if (outline.trainable_parameters < outline.parameters) {
     absl::StrAppend(&text, "of which ", ShortCount(outline.trainable_parameters), " train, ",
-                    outline.is_quantized ? "frozen matrices in MXINT8, " : "");
+                    outline.frozen_format.has_value()
+                        ? absl::StrCat("frozen matrices in ", NameOf(*outline.frozen_format), ", ")
+                        : "");
   }
   absl::StrAppend(&text, FormatByteSize(outline.model_state_bytes), " of state; ", outline.steps, " steps of ",
                   outline.tokens_per_step, " tokens");

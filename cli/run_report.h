@@ -2,16 +2,19 @@
 #define EPS_CLI_RUN_REPORT_H_
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
+
+#include "common/numeric/quantized.h"
 
 namespace eps::cli {
 
 // What `eps train` knows of a run before it starts anything.
 struct RunOutline {
   int64_t parameters = 0;
-  int64_t trainable_parameters = 0;  // of these
-  bool is_quantized = false;         // ModelSpec::has_quantized
+  int64_t trainable_parameters = 0;              // of these
+  std::optional<QuantizedFormat> frozen_format;  // ModelConfig::frozen_format
   int64_t model_state_bytes = 0;
   int64_t steps = 0;
   int64_t virtual_nodes = 0;  // of a step

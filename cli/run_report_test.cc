@@ -42,7 +42,7 @@ TEST(RunReportTest, TheStartSaysWhatIsTrainedWithWhatAndWhere) {
   RunOutline of_some = outline;
   of_some.trainable_parameters = 41943;
   EXPECT_THAT(StartText(of_some, {}), HasSubstr("10.8 M parameters, of which 41.9 K train, 143.8 MiB of state; "));
-  of_some.is_quantized = true;
+  of_some.frozen_format = QuantizedFormat::kMxInt8;
   EXPECT_THAT(StartText(of_some, {}),
               HasSubstr("of which 41.9 K train, frozen matrices in MXINT8, 143.8 MiB of state"));
 }

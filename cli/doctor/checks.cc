@@ -209,7 +209,7 @@ std::string WhatTakesLessMemory(const Needs& needs, const MemoryRoom& room) {
                          ? "a smaller --device-memory or fewer --workers"
                          : "a host with more of it, as the daemon alone is too large, or less for the daemon: "
                            "model.lora, model.freeze, precision.moments: BF16 or FP8, precision.wire_versions: 1, "
-                           "precision.frozen: MXINT8, clip LAGGED in place of EXACT, or optimizer_offload, on "
+                           "precision.frozen: MXINT8 or NF4, clip LAGGED in place of EXACT, or optimizer_offload, on "
                            "a disk (docs/finetune.md)";
   return absl::StrCat(less, "; `eps plan` shows every byte");
 }

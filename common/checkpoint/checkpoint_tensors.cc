@@ -14,7 +14,7 @@ std::vector<const BlobSpec*> FrozenBlobs(const ModelSpec& model) {
   std::vector<const BlobSpec*> blobs;
   for (const bool are_quantized : {false, true}) {
     for (const BlobSpec& blob : model.blobs) {
-      if (blob.frozen && blob.is_quantized == are_quantized) blobs.push_back(&blob);
+      if (blob.frozen && blob.is_quantized() == are_quantized) blobs.push_back(&blob);
     }
   }
   return blobs;

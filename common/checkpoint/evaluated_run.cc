@@ -110,7 +110,7 @@ std::string TensorToTrain(const ModelSpec& model) {
 
 int64_t QuantizedParameters(const ModelSpec& model) {
   int64_t sum = 0;
-  for (const BlobSpec& blob : model.blobs) sum += blob.is_quantized ? blob.num_parameters() : 0;
+  for (const BlobSpec& blob : model.blobs) sum += blob.is_quantized() ? blob.num_parameters() : 0;
   return sum;
 }
 
@@ -129,7 +129,7 @@ absl::StatusOr<RunConfig> WithoutSteps(RunConfig run, int64_t step) {
   run.model.freeze = {"*", absl::StrCat("!", TensorToTrain(was))};
   EPS_ASSIGN_OR_RETURN(const ModelSpec model, BuildModel(run.model));
   // Else matrices that the run trained would be rounded.
-  if (QuantizedParameters(model) != QuantizedParameters(was)) run.model.frozen_form = FrozenForm::kWire;
+  if (QuantizedParameters(model) != QuantizedParameters(was)) run.model.frozen_format = std::nullopt;
   return ParseRunConfig(SerializeRunConfig(run));
 }
 

@@ -106,19 +106,19 @@ TEST_F(EvaluatedRunTest, MatricesThatWereQuantizedStaySo) {
     RunConfig run = OnHeldOut();
     run.model.lora = {.rank = 2, .alpha = 4, .targets = {"c_attn"}};
     run.model.freeze = freeze;
-    run.model.frozen_form = FrozenForm::kMxInt8;
-    return FindEvaluatedRun(Checkpoint(run), overrides).value().config.model.frozen_form;
+    run.model.frozen_format = QuantizedFormat::kMxInt8;
+    return FindEvaluatedRun(Checkpoint(run), overrides).value().config.model.frozen_format;
   };
-  EXPECT_EQ(form({}), FrozenForm::kMxInt8);
-  EXPECT_EQ(form({"!*.mlp.c_fc.*"}), FrozenForm::kWire);
-  EXPECT_EQ(form({"!*.mlp.c_fc.bias", "!transformer.w*"}), FrozenForm::kMxInt8);
-  EXPECT_EQ(form({}, {{"precision.frozen", "WIRE"}}), FrozenForm::kWire);
-  EXPECT_EQ(form({"!*.mlp.c_fc.*"}, {{"precision.frozen", "MXINT8"}}), FrozenForm::kMxInt8);
+  EXPECT_EQ(form({}), QuantizedFormat::kMxInt8);
+  EXPECT_EQ(form({"!*.mlp.c_fc.*"}), std::nullopt);
+  EXPECT_EQ(form({"!*.mlp.c_fc.bias", "!transformer.w*"}), QuantizedFormat::kMxInt8);
+  EXPECT_EQ(form({}, {{"precision.frozen", "WIRE"}}), std::nullopt);
+  EXPECT_EQ(form({"!*.mlp.c_fc.*"}, {{"precision.frozen", "MXINT8"}}), QuantizedFormat::kMxInt8);
   ExpectRefused(Checkpoint(OnHeldOut()), {{"precision.frozen", "INT4"}},
                 {"precision.frozen: \"INT4\", must be one of"});
   EXPECT_EQ(
-      FindEvaluatedRun(Checkpoint(OnHeldOut()), {{"precision.frozen", "MXINT8"}}).value().config.model.frozen_form,
-      FrozenForm::kMxInt8);
+      FindEvaluatedRun(Checkpoint(OnHeldOut()), {{"precision.frozen", "MXINT8"}}).value().config.model.frozen_format,
+      QuantizedFormat::kMxInt8);
 }
 
 TEST_F(EvaluatedRunTest, AFileTakesThePlaceOfWhatTheRunEvaluates) {

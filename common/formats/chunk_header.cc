@@ -1,12 +1,14 @@
 #include "common/formats/chunk_header.h"
 
 #include <limits>
+#include <optional>
+#include <string>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "common/base/little_endian.h"
-#include "common/numeric/mx_int8.h"
+#include "common/numeric/quantized.h"
 
 namespace eps {
 namespace {
@@ -32,8 +34,8 @@ absl::Status CheckPreamble(absl::Span<const std::byte> bytes) {
   if (const auto format = LoadLittleEndian<uint16_t>(bytes, kFormatAt); format != kChunkFormat) {
     return Bad("format", kFormatAt, format, absl::StrCat(kChunkFormat));
   }
-  if (const auto kind = LoadLittleEndian<uint8_t>(bytes, kKindAt); kind < 1 || kind > 3) {
-    return Bad("kind", kKindAt, kind, "1 (weights), 2 (gradient) or 3 (weights in MXINT8)");
+  if (const auto kind = LoadLittleEndian<uint8_t>(bytes, kKindAt); kind < 1 || kind > 4) {
+    return Bad("kind", kKindAt, kind, "1 (weights), 2 (gradient), 3 (weights in MXINT8) or 4 (weights in NF4)");
   }
   if (const auto dtype = LoadLittleEndian<uint8_t>(bytes, kDtypeAt); !IsDtype(dtype)) {
     return Bad("dtype", kDtypeAt, dtype, std::string(kDtypeValues));
@@ -41,11 +43,19 @@ absl::Status CheckPreamble(absl::Span<const std::byte> bytes) {
   return absl::OkStatus();
 }
 
+// In which weights of that kind are.
+std::optional<QuantizedFormat> FormatOf(ChunkKind kind) {
+  if (kind == ChunkKind::kMxInt8Weights) return QuantizedFormat::kMxInt8;
+  if (kind == ChunkKind::kNf4Weights) return QuantizedFormat::kNf4;
+  return std::nullopt;
+}
+
 // What only one of the kinds has.
 absl::Status CheckOfKind(const ChunkHeader& header) {
   if (header.kind != ChunkKind::kGradient) {
-    if (header.kind == ChunkKind::kQuantizedWeights && header.dtype != Dtype::kBf16) {
-      return Bad("dtype", kDtypeAt, int{static_cast<uint8_t>(header.dtype)}, "2 (BF16) for weights in MXINT8");
+    if (FormatOf(header.kind).has_value() && header.dtype != Dtype::kBf16) {
+      return Bad("dtype", kDtypeAt, int{static_cast<uint8_t>(header.dtype)},
+                 absl::StrCat("2 (BF16) for ", NameOf(header.kind)));
     }
     if (header.use != 0) return Bad("use", kUseAt, header.use, "0 for weights");
     if (header.node.first != 0) return Bad("node.first", kFirstAt, header.node.first, "0 for weights");
@@ -83,9 +93,12 @@ absl::Status CheckNumbers(const ChunkHeader& header) {
   if (header.step < 0) return Bad("step", kStepAt, header.step, "at least 0");
   if (header.blob.value() < 0) return Bad("blob", kBlobAt, header.blob.value(), "at least 0");
   if (header.chunk < 0) return Bad("chunk", kChunkAt, header.chunk, "at least 0");
-  const bool is_quantized = header.kind == ChunkKind::kQuantizedWeights;
-  const int64_t unit_bytes = is_quantized ? MxInt8Bytes(kMxBlockElems) : SizeOf(header.dtype);
-  const int64_t most_bytes = is_quantized ? MxInt8Bytes(kChunkElems) : kChunkElems * unit_bytes;
+  const auto bytes_of = [&, format = FormatOf(header.kind)](int64_t num_elems) {
+    return format.has_value() ? QuantizedBytes(*format, num_elems) : num_elems * SizeOf(header.dtype);
+  };
+  // A quantized blob, and so each of its chunks, has whole tensors' elements.
+  const int64_t unit_bytes = bytes_of(FormatOf(header.kind).has_value() ? kTensorAlignElems : 1);
+  const int64_t most_bytes = bytes_of(kChunkElems);
   if (header.payload_bytes == 0 || header.payload_bytes > most_bytes || header.payload_bytes % unit_bytes != 0) {
     return Bad("payload_bytes", kPayloadAt, header.payload_bytes,
                absl::StrCat("a multiple of ", unit_bytes, " between ", unit_bytes, " and ", most_bytes));
@@ -94,6 +107,25 @@ absl::Status CheckNumbers(const ChunkHeader& header) {
 }
 
 }  // namespace
+
+absl::string_view NameOf(ChunkKind kind) {
+  switch (kind) {
+    case ChunkKind::kWeights:
+      return "weights";
+    case ChunkKind::kGradient:
+      return "gradient";
+    case ChunkKind::kMxInt8Weights:
+      return "weights in MXINT8";
+    case ChunkKind::kNf4Weights:
+      return "weights in NF4";
+  }
+  return "";
+}
+
+ChunkKind PulledKind(const BlobSpec& blob) {
+  if (!blob.is_quantized()) return ChunkKind::kWeights;
+  return blob.quantized == QuantizedFormat::kMxInt8 ? ChunkKind::kMxInt8Weights : ChunkKind::kNf4Weights;
+}
 
 std::array<std::byte, kChunkHeaderBytes> EncodeChunkHeader(const ChunkHeader& header) {
   static_assert(kMaxPayloadBytes == 1 << 20);  // a message of the data plane is at most 1 MiB + 64 B

@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "common/base/ids.h"
 #include "common/model/model_spec.h"
@@ -19,8 +20,8 @@ namespace eps {
 //   offset  bytes  field
 //        0      4  magic "EPSC"
 //        4      2  format, kChunkFormat
-//        6      1  kind: 1 weights (pull), 2 gradient (push), 3 weights in MXINT8 (pull)
-//        7      1  dtype of the payload (Dtype's value); of kind 3 that which holds each of its values: 2, BF16
+//        6      1  kind: 1 weights (pull), 2 gradient (push), 3 weights in MXINT8, 4 weights in NF4 (pull)
+//        7      1  dtype of the payload (Dtype's value); of kinds 3 and 4 that which holds each of its values: 2, BF16
 //        8      8  incarnation of the daemon process that the sender attached to
 //       16      8  step: weights: the version; gradient: the step
 //       24      4  blob
@@ -36,12 +37,11 @@ namespace eps {
 inline constexpr int64_t kChunkHeaderBytes = 64;
 inline constexpr uint16_t kChunkFormat = 2;
 
-// kQuantizedWeights: one run of common/numeric/mx_int8.h.
-enum class ChunkKind : uint8_t { kWeights = 1, kGradient = 2, kQuantizedWeights = 3 };
-// What a pull of the blob, where others travel in `wire`, is answered with.
-constexpr ChunkKind PulledKind(const BlobSpec& blob) {
-  return blob.is_quantized ? ChunkKind::kQuantizedWeights : ChunkKind::kWeights;
-}
+// The last two: one run of common/numeric/quantized.h.
+enum class ChunkKind : uint8_t { kWeights = 1, kGradient = 2, kMxInt8Weights = 3, kNf4Weights = 4 };
+absl::string_view NameOf(ChunkKind kind);  // for people: "weights in NF4"
+// What a pull of the blob is answered with.
+ChunkKind PulledKind(const BlobSpec& blob);
 
 struct ChunkHeader {
   ChunkKind kind = ChunkKind::kWeights;

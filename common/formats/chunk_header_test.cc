@@ -100,7 +100,7 @@ TEST(ChunkHeaderTest, EachBadFieldIsNamedWithItsOffsetAndValue) {
            Case{0, 4, 0, "magic (offset 0): 0x00000000"},
            Case{4, 2, 1, "format (offset 4): 1, must be 2"},
            Case{6, 1, 0, "kind (offset 6): 0"},
-           Case{6, 1, 4, "kind (offset 6): 4"},
+           Case{6, 1, 5, "kind (offset 6): 5"},
            Case{7, 1, 0, "dtype (offset 7): 0"},
            Case{7, 1, 4, "dtype (offset 7): 4"},
            Case{16, 8, ~uint64_t{0}, "step (offset 16): -1"},
@@ -141,27 +141,34 @@ TEST(ChunkHeaderTest, WeightsSayHowLongTheirVersionWasWaitedForAtTheEnd) {
 }
 
 TEST(ChunkHeaderTest, QuantizedWeightsComeInWholeBlocks) {
-  ChunkHeader header = Weights();
-  header.kind = ChunkKind::kQuantizedWeights;
-  header.dtype = Dtype::kBf16;
-  for (const uint32_t bytes : {33u, 66u, 270336u}) {
-    header.payload_bytes = bytes;
-    const absl::StatusOr<ChunkHeader> decoded = DecodeChunkHeader(EncodeChunkHeader(header));
-    ASSERT_OK(decoded);
-    EXPECT_EQ(*decoded, header);
-  }
-  for (const uint32_t bytes : {0u, 32u, 64u, 270336u + 33u}) {
-    header.payload_bytes = bytes;
+  struct Case {
+    ChunkKind kind;
+    std::vector<uint32_t> good, bad;
+    const char* want;
+  };
+  const std::vector<Case> cases = {
+      {ChunkKind::kMxInt8Weights, {66, 660, 270336}, {0, 33, 64, 270336 + 66}, "multiple of 66 between 66 and 270336"},
+      {ChunkKind::kNf4Weights, {34, 340, 139264}, {0, 17, 64, 139264 + 34}, "multiple of 34 between 34 and 139264"}};
+  for (const Case& c : cases) {
+    ChunkHeader header = Weights();
+    header.kind = c.kind;
+    header.dtype = Dtype::kBf16;
+    for (const uint32_t bytes : c.good) {
+      header.payload_bytes = bytes;
+      EXPECT_THAT(DecodeChunkHeader(EncodeChunkHeader(header)), IsOkAndHolds(header));
+    }
+    for (const uint32_t bytes : c.bad) {
+      header.payload_bytes = bytes;
+      EXPECT_THAT(DecodeChunkHeader(EncodeChunkHeader(header)), StatusIs(kInvalid, c.want));
+    }
+    header.payload_bytes = c.good[0];
+    header.use = 1;
+    EXPECT_THAT(DecodeChunkHeader(EncodeChunkHeader(header)), StatusIs(kInvalid, "use (offset 28): 1"));
+    header.use = 0;
+    header.dtype = Dtype::kF32;
     EXPECT_THAT(DecodeChunkHeader(EncodeChunkHeader(header)),
-                StatusIs(kInvalid, "must be a multiple of 33 between 33 and 270336"));
+                StatusIs(kInvalid, absl::StrCat("dtype (offset 7): 1, must be 2 (BF16) for ", NameOf(c.kind))));
   }
-  header.payload_bytes = 33;
-  header.use = 1;
-  EXPECT_THAT(DecodeChunkHeader(EncodeChunkHeader(header)), StatusIs(kInvalid, "use (offset 28): 1"));
-  header.use = 0;
-  header.dtype = Dtype::kF32;
-  EXPECT_THAT(DecodeChunkHeader(EncodeChunkHeader(header)),
-              StatusIs(kInvalid, "dtype (offset 7): 1, must be 2 (BF16) for weights in MXINT8"));
 }
 
 TEST(ChunkHeaderTest, AWholeChunkOfTheWidestDtypeFits) {

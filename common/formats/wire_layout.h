@@ -38,7 +38,7 @@ class WireLayout {
 
   // Of one version of a blob.
   static int64_t TakenBytes(const BlobSpec& blob, Dtype dtype) {
-    return blob.is_quantized ? RoundUp(blob.wire_bytes(dtype), kAlignBytes) : blob.wire_bytes(dtype);
+    return blob.is_quantized() ? RoundUp(blob.wire_bytes(dtype), kAlignBytes) : blob.wire_bytes(dtype);
   }
 
   // `blob` is one of the model's, `version` at least 0.

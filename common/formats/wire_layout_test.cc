@@ -80,7 +80,7 @@ TEST(WireLayoutTest, WhatLiesBehindAQuantizedBlobIsAligned) {
                                       .context = 8,
                                       .vocab = 64,
                                       .freeze = {"*.h.*", "*.ln_f.*"},
-                                      .frozen_form = FrozenForm::kMxInt8})
+                                      .frozen_format = QuantizedFormat::kMxInt8})
                               .value();
   for (const Dtype dtype : {Dtype::kBf16, Dtype::kF32}) {
     const WireLayout layout(model, dtype, 2);
@@ -90,10 +90,10 @@ TEST(WireLayoutTest, WhatLiesBehindAQuantizedBlobIsAligned) {
       if (!blob.frozen) continue;
       EXPECT_EQ(layout.offset_bytes(blob.id, Version(3)), next) << blob.name;
       EXPECT_EQ(next % (64 * SizeOf(dtype)), 0);
-      const int64_t num_bytes = blob.is_quantized ? blob.num_elems / 32 * 33 : blob.num_elems * SizeOf(dtype);
+      const int64_t num_bytes = blob.is_quantized() ? blob.num_elems / 32 * 33 : blob.num_elems * SizeOf(dtype);
       next += (num_bytes + 255) / 256 * 256;
-      quantized += blob.is_quantized && num_bytes % 256 != 0 ? 1 : 0;
-      if (!blob.is_quantized && dtype == Dtype::kBf16) next -= (256 - num_bytes % 256) % 256;
+      quantized += blob.is_quantized() && num_bytes % 256 != 0 ? 1 : 0;
+      if (!blob.is_quantized() && dtype == Dtype::kBf16) next -= (256 - num_bytes % 256) % 256;
     }
     EXPECT_EQ(quantized, 3);
     EXPECT_EQ(layout.weights_bytes(), next);

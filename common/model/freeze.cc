@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <map>
+#include <optional>
 #include <utility>
 
 #include "absl/status/status.h"
@@ -12,6 +13,7 @@
 #include "common/model/model_builder.h"
 #include "common/model/name_patterns.h"
 #include "common/model/tensor_roles.h"
+#include "common/numeric/quantized.h"
 
 namespace eps {
 namespace {
@@ -26,9 +28,8 @@ absl::string_view EndingOf(Kind kind) {
 
 using KindByName = std::map<std::string, Kind>;
 
-// Blocks' matrices that are no adapter's, where `form` is not the wire's.
-void MarkQuantized(const ModelSpec& model, FrozenForm form, KindByName& kinds) {
-  if (form == FrozenForm::kWire) return;
+// Blocks' matrices that are no adapter's.
+void MarkQuantized(const ModelSpec& model, KindByName& kinds) {
   for (const LayerSpec& layer : model.layers) {
     if (layer.kind != LayerKind::kBlock) continue;
     for (const BlobUse& use : layer.blobs) {
@@ -41,11 +42,11 @@ void MarkQuantized(const ModelSpec& model, FrozenForm form, KindByName& kinds) {
   }
 }
 
-// The tensors of `blob` that are of that kind, one behind the other.
-BlobSpec PartOfBlob(const BlobSpec& blob, const KindByName& kinds, Kind kind) {
+// The tensors of `blob` that are of that kind, one behind the other. format: of quantized ones.
+BlobSpec PartOfBlob(const BlobSpec& blob, const KindByName& kinds, Kind kind, std::optional<QuantizedFormat> format) {
   BlobSpec part;
   part.frozen = kind != Kind::kTrained;
-  part.is_quantized = kind == Kind::kQuantized;
+  if (kind == Kind::kQuantized) part.quantized = format;
   for (const TensorSpec& tensor : blob.tensors) {
     if (kinds.at(tensor.name) == kind) part.tensors.push_back(tensor);
   }
@@ -66,7 +67,7 @@ BlobSpec PartOfBlob(const BlobSpec& blob, const KindByName& kinds, Kind kind) {
 
 absl::StatusOr<ModelSpec> Freeze(ModelSpec model, const std::vector<std::string>& patterns) {
   const bool has_adapters = model.config.lora.is_on();
-  const FrozenForm form = model.config.frozen_form;
+  const std::optional<QuantizedFormat> format = model.config.frozen_format;
   const auto nothing_to_quantize = [] {
     return absl::InvalidArgumentError(
         "precision.frozen: no matrix of a block is frozen, by model.lora or by model.freeze (whose patterns with ! "
@@ -74,7 +75,7 @@ absl::StatusOr<ModelSpec> Freeze(ModelSpec model, const std::vector<std::string>
         "leave it out, or freeze one");
   };
   if (patterns.empty() && !has_adapters) {
-    if (form != FrozenForm::kWire) return nothing_to_quantize();
+    if (format.has_value()) return nothing_to_quantize();
     return model;
   }
   // A classifier's new head is what the task is about: PEFT trains it, too.
@@ -88,12 +89,12 @@ absl::StatusOr<ModelSpec> Freeze(ModelSpec model, const std::vector<std::string>
   }
   KindByName kinds;
   for (const auto& [name, is_frozen_now] : frozen) kinds.emplace(name, is_frozen_now ? Kind::kFrozen : Kind::kTrained);
-  MarkQuantized(model, form, kinds);
+  if (format.has_value()) MarkQuantized(model, kinds);
   ModelBuilder builder(model.config);
   std::map<Kind, std::map<BlobId, BlobId>> became;  // by the blob that it was
   for (const BlobSpec& blob : model.blobs) {
     for (const Kind kind : kKinds) {
-      BlobSpec part = PartOfBlob(blob, kinds, kind);
+      BlobSpec part = PartOfBlob(blob, kinds, kind, format);
       if (!part.tensors.empty()) became[kind].emplace(blob.id, builder.AddBlob(std::move(part)));
     }
   }
@@ -108,7 +109,7 @@ absl::StatusOr<ModelSpec> Freeze(ModelSpec model, const std::vector<std::string>
     builder.AddLayer(layer.kind, layer.name, blobs);
   }
   ModelSpec built = builder.Build();
-  if (form != FrozenForm::kWire && !built.has_quantized()) return nothing_to_quantize();
+  if (format.has_value() && !built.has_quantized()) return nothing_to_quantize();
   return built;
 }
 

@@ -131,7 +131,7 @@ TEST(FreezeTest, ABlobOfBothKindsBecomesTwoOfItsLayer) {
 
 TEST(FreezeTest, FrozenMatricesOfBlocksAreQuantizedApart) {
   ModelConfig config = Gpt2({"transformer.wte.weight", "transformer.h.0.*", "transformer.h.1.attn.*"});
-  config.frozen_form = FrozenForm::kMxInt8;
+  config.frozen_format = QuantizedFormat::kMxInt8;
   ASSERT_OK_AND_ASSIGN(const ModelSpec model, BuildModel(config));
   ExpectSound(model);
   EXPECT_TRUE(model.has_quantized());
@@ -140,7 +140,7 @@ TEST(FreezeTest, FrozenMatricesOfBlocksAreQuantizedApart) {
   std::set<std::string> quantized;
   for (const BlobSpec& blob : model.blobs) {
     for (const TensorSpec& tensor : blob.tensors) {
-      if (blob.is_quantized) quantized.insert(tensor.name);
+      if (blob.is_quantized()) quantized.insert(tensor.name);
     }
   }
   EXPECT_EQ(quantized,
@@ -150,7 +150,7 @@ TEST(FreezeTest, FrozenMatricesOfBlocksAreQuantizedApart) {
   // Bytes: others in the wire dtype, these in 33/32 whatever that is.
   const LayerSpec& block = model.layers[2];
   const BlobUse& last = block.blobs.back();
-  EXPECT_TRUE(model.blob(last.blob).is_quantized);
+  EXPECT_TRUE(model.blob(last.blob).is_quantized());
   EXPECT_EQ(model.blob(last.blob).wire_bytes(Dtype::kF32), 4 * 64 * 64 / 32 * 33);
   EXPECT_EQ(ModelSpec::first_wire_byte(last, Dtype::kF32), 4 * last.offset_elems);
   EXPECT_EQ(model.wire_bytes(block, Dtype::kF32), 4 * last.offset_elems + 4 * 64 * 64 / 32 * 33);
@@ -160,13 +160,13 @@ TEST(FreezeTest, FrozenMatricesOfBlocksAreQuantizedApart) {
 TEST(FreezeTest, AdaptersAreNotQuantizedAlsoWhereTheyAreFrozen) {
   ModelConfig config = Llama({"*.lora_A.*"});
   config.lora = {.rank = 2, .alpha = 2};
-  config.frozen_form = FrozenForm::kMxInt8;
+  config.frozen_format = QuantizedFormat::kMxInt8;
   ASSERT_OK_AND_ASSIGN(const ModelSpec model, BuildModel(config));
   ExpectSound(model);
   for (const BlobSpec& blob : model.blobs) {
     for (const TensorSpec& tensor : blob.tensors) {
       const bool of_block = tensor.name.rfind("model.layers.", 0) == 0;
-      EXPECT_EQ(blob.is_quantized, of_block && tensor.shape.size() == 2 && tensor.lora == LoraPart::kNone)
+      EXPECT_EQ(blob.is_quantized(), of_block && tensor.shape.size() == 2 && tensor.lora == LoraPart::kNone)
           << tensor.name;
     }
   }
@@ -176,7 +176,7 @@ TEST(FreezeTest, WithNoMatrixOfABlockFrozenThereIsNothingToQuantize) {
   for (const std::vector<std::string>& freeze :
        {std::vector<std::string>{}, {"transformer.w*"}, {"transformer.h.*.bias"}, {"*.ln_?.weight"}}) {
     ModelConfig config = Gpt2(freeze);
-    config.frozen_form = FrozenForm::kMxInt8;
+    config.frozen_format = QuantizedFormat::kMxInt8;
     EXPECT_THAT(BuildModel(config),
                 StatusIs(absl::StatusCode::kInvalidArgument, "precision.frozen: no matrix of a block"));
   }

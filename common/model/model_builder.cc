@@ -26,7 +26,7 @@ void ModelBuilder::AddLayer(LayerKind kind, std::string name, const std::vector<
     layer.blobs.push_back({id, static_cast<int>(blob.uses.size()), layer.num_elems});
     blob.uses.push_back(layer.id);
     layer.num_elems += blob.num_elems;  // already a multiple of kTensorAlignElems
-    EPS_CHECK(layer.blobs.size() == 1 || !model_.blob((layer.blobs.end() - 2)->blob).is_quantized);  // which is last
+    EPS_CHECK(layer.blobs.size() == 1 || !model_.blob((layer.blobs.end() - 2)->blob).is_quantized());  // which is last
     if (blob.frozen) continue;
     EPS_CHECK(layer.trainable_elems + blob.num_elems == layer.num_elems);  // frozen ones are last
     layer.trainable_elems = layer.num_elems;

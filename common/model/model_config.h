@@ -3,8 +3,11 @@
 
 #include <cmath>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
+
+#include "common/numeric/quantized.h"
 
 namespace eps {
 
@@ -59,12 +62,6 @@ struct LoraConfig {
   friend bool operator==(const LoraConfig&, const LoraConfig&) = default;
 };
 
-// The form in which matrices that are frozen travel and lie in the daemon.
-enum class FrozenForm {
-  kWire,    // precision.wire
-  kMxInt8,  // common/numeric/mx_int8.h: those of the blocks, but for adapters'
-};
-
 // The numbers that make a model of one of the families. All are >= 1 unless said otherwise.
 struct ModelConfig {
   ModelFamily family = ModelFamily::kGpt2;
@@ -103,7 +100,9 @@ struct ModelConfig {
   // (common/model/freeze.h); with adapters all others are, unless the patterns say otherwise.
   LoraConfig lora;
   std::vector<std::string> freeze;
-  FrozenForm frozen_form = FrozenForm::kWire;  // precision.frozen
+  // precision.frozen: in which frozen matrices of the blocks, but for adapters', travel and lie in the daemon. Empty: in
+  // precision.wire, as all else.
+  std::optional<QuantizedFormat> frozen_format;
 
   bool is_classifier() const { return num_classes > 0; }
   int64_t num_outputs() const { return is_classifier() ? num_classes : vocab; }  // logits of a row

@@ -14,8 +14,8 @@
 #include "common/model/families.h"
 #include "common/model/freeze.h"
 #include "common/model/lora.h"
-#include "common/numeric/mx_int8.h"
 #include "common/numeric/philox.h"
+#include "common/numeric/quantized.h"
 
 namespace eps {
 namespace {
@@ -76,8 +76,8 @@ int64_t BlobSpec::part_elems(ChunkRange chunks) const {
 }
 
 int64_t BlobSpec::BytesOf(int64_t elems, Dtype wire) const {
-  static_assert(kChunkElems == kMxRunElems && kTensorAlignElems % kMxBlockElems == 0);
-  return is_quantized ? MxInt8Bytes(elems) : elems * SizeOf(wire);
+  static_assert(kChunkElems == kQuantizedRunElems && kTensorAlignElems % kQuantizedBlockElems == 0);
+  return quantized.has_value() ? QuantizedBytes(*quantized, elems) : elems * SizeOf(wire);
 }
 
 absl::Status CheckChunks(const BlobSpec& blob, ChunkRange chunks) {
@@ -119,7 +119,7 @@ int64_t ModelSpec::num_trainable_parameters() const {
 }
 
 bool ModelSpec::has_quantized() const {
-  return std::any_of(blobs.begin(), blobs.end(), [](const BlobSpec& blob) { return blob.is_quantized; });
+  return std::any_of(blobs.begin(), blobs.end(), [](const BlobSpec& blob) { return blob.is_quantized(); });
 }
 
 int64_t ModelSpec::wire_bytes(const LayerSpec& layer, Dtype wire) const {

@@ -2,6 +2,7 @@
 #define EPS_COMMON_MODEL_MODEL_SPEC_H_
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -10,6 +11,7 @@
 #include "absl/types/span.h"
 #include "common/base/ids.h"
 #include "common/model/model_config.h"
+#include "common/numeric/quantized.h"
 #include "common/schedule/chunk_range.h"
 #include "common/tensor/dtype.h"
 
@@ -90,10 +92,11 @@ struct BlobSpec {
   // Pulled and never pushed: it has no gradient, no moments and no master but its wire form, which is that of the first
   // version for good. Its versions advance with the others'. A tensor is frozen as a whole, and no blob has both kinds.
   bool frozen = false;
-  // Of frozen ones: values are in MXINT8 (common/numeric/mx_int8.h), an array of num_elems, whatever the wire dtype.
-  // Its chunks are the array's runs.
-  bool is_quantized = false;
+  // Of frozen ones: values are in that format, an array of num_elems, whatever the wire dtype. Its chunks are the
+  // array's runs.
+  std::optional<QuantizedFormat> quantized;
 
+  bool is_quantized() const { return quantized.has_value(); }
   int64_t num_parameters() const;  // padding not included
   int64_t num_chunks() const { return (num_elems + kChunkElems - 1) / kChunkElems; }
   // Elements of chunk `chunk`: kChunkElems, less for the last one.
@@ -110,8 +113,8 @@ struct BlobSpec {
   int64_t chunk_bytes(int64_t chunk, Dtype wire) const { return BytesOf(chunk_elems(chunk), wire); }
   int64_t part_first_byte(ChunkRange chunks, Dtype wire) const { return BytesOf(part_first_elem(chunks), wire); }
   int64_t part_bytes(ChunkRange chunks, Dtype wire) const { return BytesOf(part_elems(chunks), wire); }
-  // In which each of its values is one: of a quantized blob bf16, which holds all that MXINT8 has.
-  Dtype value_dtype(Dtype wire) const { return is_quantized ? Dtype::kBf16 : wire; }
+  // In which each of its values is one: of a quantized blob bf16, which holds all that any format has.
+  Dtype value_dtype(Dtype wire) const { return is_quantized() ? Dtype::kBf16 : wire; }
 
  private:
   int64_t BytesOf(int64_t elems, Dtype wire) const;

@@ -341,7 +341,8 @@ absl::Status CheckModel(const proto::RunSpec& spec, const CheckContext& context,
   out.init_seed = model.init_seed();
   EPS_RETURN_IF_ERROR(CheckLora(model, out));
   out.freeze.assign(model.freeze().begin(), model.freeze().end());
-  if (spec.precision().frozen() == proto::Frozen::MXINT8) out.frozen_form = FrozenForm::kMxInt8;
+  if (spec.precision().frozen() == proto::Frozen::MXINT8) out.frozen_format = QuantizedFormat::kMxInt8;
+  if (spec.precision().frozen() == proto::Frozen::NF4) out.frozen_format = QuantizedFormat::kNf4;
   return BuildModel(out).status();  // the ranges
 }
 

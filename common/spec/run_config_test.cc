@@ -462,8 +462,12 @@ TEST_F(RunConfigTest, TheFormOfWhatIsFrozenMatters) {
   std::vector<FieldOverride> quantized = lora;
   quantized.push_back({"precision.frozen", "MXINT8"});
   const RunConfig was = MustLoad(kExample, lora), now = MustLoad(kExample, quantized);
-  EXPECT_EQ(now.model.frozen_form, FrozenForm::kMxInt8);
+  EXPECT_EQ(now.model.frozen_format, QuantizedFormat::kMxInt8);
   EXPECT_THAT(DifferencesThatMatter(was, now), ElementsAre("precision.frozen: was WIRE, now MXINT8"));
+  quantized.back() = {"precision.frozen", "NF4"};
+  const RunConfig smaller = MustLoad(kExample, quantized);
+  EXPECT_EQ(smaller.model.frozen_format, QuantizedFormat::kNf4);
+  EXPECT_THAT(DifferencesThatMatter(now, smaller), ElementsAre("precision.frozen: was MXINT8, now NF4"));
   EXPECT_EQ(SerializeRunConfig(was).find("frozen"), std::string::npos);  // programs of before there was any read it
 }
 

@@ -248,7 +248,10 @@ proto::RunSpec ToRunSpec(const RunConfig& config) {
   spec.mutable_precision()->set_tf32(config.precision.tf32);
   spec.mutable_precision()->set_plain_attention(config.precision.plain_attention);
   spec.mutable_precision()->set_wire_versions(config.precision.wire_versions);
-  if (config.model.frozen_form == FrozenForm::kMxInt8) spec.mutable_precision()->set_frozen(proto::Frozen::MXINT8);
+  if (const std::optional<QuantizedFormat> format = config.model.frozen_format; format.has_value()) {
+    spec.mutable_precision()->set_frozen(format == QuantizedFormat::kMxInt8 ? proto::Frozen::MXINT8
+                                                                            : proto::Frozen::NF4);
+  }
   if (const std::optional<LossScaleRule>& rule = config.precision.loss_scale; rule.has_value()) {
     spec.mutable_precision()->mutable_loss_scale()->set_initial(rule->first);
     spec.mutable_precision()->mutable_loss_scale()->set_growth_interval(rule->growth_interval);

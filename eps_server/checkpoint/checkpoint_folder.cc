@@ -23,7 +23,7 @@
 #include "common/model/hf_config.h"
 #include "common/numeric/bf16.h"
 #include "common/numeric/fp8_block.h"
-#include "common/numeric/mx_int8.h"
+#include "common/numeric/quantized.h"
 #include "common/spec/moment_format.h"
 #include "common/tensor/dtype.h"
 #include "eps_server/checkpoint/load_on_threads.h"
@@ -157,11 +157,12 @@ class TensorFiles {
 
   // A chunk of frozen tensors, as the file has it: (num_elems) in the blob's value_dtype.
   const std::byte* FrozenOf(const CapturedChunk& chunk) {
-    if (!model_.blob(chunk.blob).is_quantized) return chunk.wire;
+    const std::optional<QuantizedFormat> format = model_.blob(chunk.blob).quantized;
+    if (!format.has_value()) return chunk.wire;
     decoded_.resize(static_cast<size_t>(chunk.num_elems));
-    std::array<float, kMxBlockElems> block;
-    for (int64_t first = 0; first < chunk.num_elems; first += kMxBlockElems) {
-      DecodeMxInt8(chunk.wire, first, chunk.num_elems, absl::MakeSpan(block));
+    std::array<float, kQuantizedBlockElems> block;
+    for (int64_t first = 0; first < chunk.num_elems; first += kQuantizedBlockElems) {
+      DecodeQuantized(*format, chunk.wire, first, chunk.num_elems, absl::MakeSpan(block));
       std::transform(block.begin(), block.end(), decoded_.begin() + first, ToBf16);
     }
     return reinterpret_cast<const std::byte*>(decoded_.data());
@@ -360,7 +361,7 @@ absl::Status LoadTensors(const std::string& folder, const ModelSpec& model, cons
   const int num_moments = manifest.run.optimizer.num_moments();
   ModelConfig config = model.config;
   config.freeze = manifest.run.model.freeze;
-  config.frozen_form = manifest.run.model.frozen_form;
+  config.frozen_format = manifest.run.model.frozen_format;
   EPS_ASSIGN_OR_RETURN(const ModelSpec written, BuildModel(config));
   const std::map<std::string, Place> places = PlacesByName(model);
   std::vector<std::unique_ptr<SafetensorsReader>> files;

@@ -135,10 +135,13 @@ TEST(CheckpointerTest, OfAFrozenTensorTheWireFormIsWrittenAndComesBack) {
 }
 
 TEST(CheckpointerTest, QuantizedTensorsAreWrittenIn16BitsAndComeBackToTheByte) {
-  for (const Dtype wire : {Dtype::kBf16, Dtype::kF16, Dtype::kF32}) {
+  for (const auto& [wire, format] : {std::pair(Dtype::kBf16, QuantizedFormat::kMxInt8),
+                                     {Dtype::kBf16, QuantizedFormat::kNf4},
+                                     {Dtype::kF16, QuantizedFormat::kNf4},
+                                     {Dtype::kF32, QuantizedFormat::kMxInt8}}) {
     RunConfig run = SmallRun(wire);
     run.model.freeze = {"*.wte.weight", "transformer.h.0.*", "*.attn.*"};
-    run.model.frozen_form = FrozenForm::kMxInt8;
+    run.model.frozen_format = format;
     if (wire == Dtype::kF16) run.precision.loss_scale = LossScaleRule();
     const Fixture f(run);
     const std::unique_ptr<Store> written = f.StoreAt(7);
@@ -157,10 +160,11 @@ TEST(CheckpointerTest, QuantizedTensorsAreWrittenIn16BitsAndComeBackToTheByte) {
     }
     EXPECT_OK(ModelFolder::Open(f.FolderOf(7)));
     RunConfig other = run;
-    other.model.frozen_form = FrozenForm::kWire;
+    other.model.frozen_format = std::nullopt;
     const ModelSpec other_model = BuildModel(other.model).value();
-    EXPECT_THAT(Checkpointer::Create(f.directory, other_model, other).value()->LoadLatest(*loaded),
-                StatusIs(absl::StatusCode::kFailedPrecondition, "precision.frozen: was MXINT8"));
+    EXPECT_THAT(
+        Checkpointer::Create(f.directory, other_model, other).value()->LoadLatest(*loaded),
+        StatusIs(absl::StatusCode::kFailedPrecondition, absl::StrCat("precision.frozen: was ", NameOf(format))));
   }
 }
 

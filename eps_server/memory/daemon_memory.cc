@@ -68,6 +68,7 @@ DaemonMemory ComputeDaemonMemory(const ModelSpec& model, const RunConfig& run, i
       .moments = run.precision.moments,
       .wire_versions = run.precision.wire_versions,
       .defers_updates = run.defers_updates(),
+      .frozen_format = model.config.frozen_format,
       .contribution_window_bytes = DefaultWindowBytes(model, run.batch.virtual_nodes, run.precision.gradients, workers),
       .hold_bytes = HoldBytes(model, run),
       .capture_bytes = CaptureBufferBytes(model, run),
@@ -89,10 +90,12 @@ std::vector<DaemonMemoryLine> Describe(const DaemonMemory& memory) {
       {"constant", memory.constant_bytes, "code, libraries, transport buffers"},
   };
   auto frozen = lines.begin() + 1;
-  if (memory.store.quantized_bytes > 0) {
-    frozen = lines.insert(frozen, {"frozen matrices of blocks", memory.store.quantized_bytes,
-                                   "in MXINT8, 33/32 bytes a parameter (precision.frozen); one version for all steps, "
-                                   "without master and moments"});
+  if (memory.frozen_format.has_value()) {
+    frozen = lines.insert(
+        frozen, {"frozen matrices of blocks", memory.store.quantized_bytes,
+                 absl::StrCat("in ", NameOf(*memory.frozen_format), ", ", BytesPerElem(*memory.frozen_format),
+                              " bytes a parameter (precision.frozen); one version for all steps, without master and "
+                              "moments")});
   }
   if (memory.store.frozen_bytes > 0) {
     lines.insert(frozen, {"frozen weights on the wire", memory.store.frozen_bytes,

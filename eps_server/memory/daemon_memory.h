@@ -2,10 +2,12 @@
 #define EPS_SERVER_MEMORY_DAEMON_MEMORY_H_
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "common/model/model_spec.h"
+#include "common/numeric/quantized.h"
 #include "common/spec/moment_format.h"
 #include "common/spec/run_config.h"
 #include "eps_server/store/store.h"
@@ -26,12 +28,13 @@ struct DaemonMemory {
   StoreSizes store;
   MomentFormat moments = MomentFormat::kFp32;
   int wire_versions = 2;
-  bool defers_updates = false;            // RunConfig's
-  int64_t contribution_window_bytes = 0;  // gradients in flight, at most
-  int64_t hold_bytes = 0;                 // sums held until the step's norm is known: EXACT clipping, FP16
-  int64_t capture_bytes = 0;              // for what is copied for a checkpoint and not yet written; kept all the time
-  int64_t capture_all_bytes = 0;          // what a checkpoint copies in all
-  int64_t checkpoint_bytes = 0;           // the rest of what writing one takes
+  bool defers_updates = false;                   // RunConfig's
+  std::optional<QuantizedFormat> frozen_format;  // ModelConfig's
+  int64_t contribution_window_bytes = 0;         // gradients in flight, at most
+  int64_t hold_bytes = 0;                        // sums held until the step's norm is known: EXACT clipping, FP16
+  int64_t capture_bytes = 0;      // for what is copied for a checkpoint and not yet written; kept all the time
+  int64_t capture_all_bytes = 0;  // what a checkpoint copies in all
+  int64_t checkpoint_bytes = 0;   // the rest of what writing one takes
   int64_t constant_bytes = kDaemonConstantBytes;
 
   int64_t model_state_bytes() const { return store.total_bytes(); }

@@ -66,12 +66,16 @@ TEST(DaemonMemoryTest, QuantizedMatricesHaveALineOfTheirOwn) {
   RunConfig run;
   run.model = {
       .num_layers = 2, .d_model = 64, .num_heads = 1, .context = 64, .vocab = 64, .lora = {.rank = 2, .alpha = 2}};
-  run.model.frozen_form = FrozenForm::kMxInt8;
+  run.model.frozen_format = QuantizedFormat::kNf4;
+  const std::vector<DaemonMemoryLine> smaller = Describe(ComputeDaemonMemory(BuildModel(run.model).value(), run));
+  EXPECT_EQ(smaller[2].num_bytes, 2 * 12 * 64 * 64 / 32 * 17);
+  EXPECT_THAT(smaller[2].why, HasSubstr("in NF4, 17/32 bytes a parameter"));
+  run.model.frozen_format = QuantizedFormat::kMxInt8;
   const std::vector<DaemonMemoryLine> lines = Describe(ComputeDaemonMemory(BuildModel(run.model).value(), run));
   EXPECT_EQ(lines[1].what, "frozen weights on the wire");
   EXPECT_EQ(lines[2].what, "frozen matrices of blocks");
   EXPECT_EQ(lines[2].num_bytes, 2 * 12 * 64 * 64 / 32 * 33);
-  EXPECT_THAT(lines[2].why, HasSubstr("MXINT8"));
+  EXPECT_THAT(lines[2].why, HasSubstr("in MXINT8, 33/32 bytes a parameter"));
   const DaemonMemory memory = ComputeDaemonMemory(BuildModel(run.model).value(), run);
   EXPECT_EQ(memory.store.weights_bytes(), lines[0].num_bytes + lines[1].num_bytes + lines[2].num_bytes);
 }

@@ -22,7 +22,7 @@
 #include "common/numeric/bf16.h"
 #include "common/numeric/fp16.h"
 #include "common/numeric/fp8_block.h"
-#include "common/numeric/mx_int8.h"
+#include "common/numeric/quantized.h"
 #include "eps_server/store/paged_memory.h"
 #include "eps_server/store/state_layout.h"
 
@@ -68,7 +68,8 @@ struct BlobMemory {
   std::byte* wire[2] = {nullptr, nullptr};  // the same one twice where there is one: frozen, wire_versions
   int64_t num_elems = 0;
   int64_t wire_bytes = 0;  // of one of them
-  bool frozen = false, quantized = false;
+  bool frozen = false;
+  std::optional<QuantizedFormat> quantized;  // BlobSpec's
 };
 
 // A chunk's part of each array, for as long as `page` lives.
@@ -137,9 +138,9 @@ class StoreImpl final : public Store {
     const BlobMemory& at = Range(blob, offset_elems, static_cast<int64_t>(values.size()));
     EPS_CHECK(published(blob) < version);
     std::byte* wire = at.wire[version.value() & 1];
-    if (at.quantized) {
-      EPS_CHECK(offset_elems % kMxBlockElems == 0);
-      EncodeMxInt8(values, offset_elems, at.num_elems, wire);
+    if (at.quantized.has_value()) {
+      EPS_CHECK(offset_elems % kQuantizedBlockElems == 0);
+      EncodeQuantized(*at.quantized, values, offset_elems, at.num_elems, wire);
       return absl::OkStatus();
     }
     if (wire_dtype_ == Dtype::kF32) {
@@ -327,8 +328,8 @@ class StoreImpl final : public Store {
   absl::Status ReadMaster(BlobId blob, Version version, int64_t offset_elems, absl::Span<float> values) const override {
     const BlobMemory& at = Range(blob, offset_elems, static_cast<int64_t>(values.size()));
     const std::byte* wire = at.wire[version.value() & 1];
-    if (at.quantized) {
-      DecodeMxInt8(wire, offset_elems, at.num_elems, values);
+    if (at.quantized.has_value()) {
+      DecodeQuantized(*at.quantized, wire, offset_elems, at.num_elems, values);
       return absl::OkStatus();
     }
     if (wire_dtype_ == Dtype::kF32) {
@@ -390,7 +391,7 @@ class StoreImpl final : public Store {
       blobs_[b].num_elems = model.blobs[b].num_elems;
       blobs_[b].wire_bytes = model.blobs[b].wire_bytes(wire_dtype_);
       blobs_[b].frozen = model.blobs[b].frozen;
-      blobs_[b].quantized = model.blobs[b].is_quantized;
+      blobs_[b].quantized = model.blobs[b].quantized;
       for (int i = 0; i < 2; ++i) {
         blobs_[b].wire[i] = wire + layout_.offset_bytes(BlobId(static_cast<int32_t>(b)), Version(i));
       }
@@ -509,7 +510,7 @@ StoreSizes ComputeStoreSizes(const ModelSpec& model, const RunConfig& run) {
   sizes.wire_bytes = run.precision.wire_versions * model.num_trainable_elems() * SizeOf(wire);
   for (const BlobSpec& blob : model.blobs) {
     if (!blob.frozen) continue;
-    (blob.is_quantized ? sizes.quantized_bytes : sizes.frozen_bytes) += WireLayout::TakenBytes(blob, wire);
+    (blob.is_quantized() ? sizes.quantized_bytes : sizes.frozen_bytes) += WireLayout::TakenBytes(blob, wire);
   }
   const StateLayout layout(model, run);
   sizes.rest_bytes = layout.total_rest_bytes();

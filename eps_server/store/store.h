@@ -29,7 +29,7 @@ namespace eps::server {
 //   moments:   AdamW, Adam, LAMB 4 + 4 · Lion 4 · SGD 4 with momentum, else 0; in bf16 2 for each 4, in fp8 33/32
 //
 // With optimizer_offload the rest of the masters and the moments lie on a disk, but for what memory_bytes hold of them.
-// A frozen one costs its wire form, once: a quantized one 33/32 bytes, and up to 255 a blob beside (WireLayout).
+// A frozen one costs its wire form, once: a quantized one 33/32 or 17/32 bytes, and up to 255 a blob beside (WireLayout).
 struct StoreSizes {
   int64_t wire_bytes = 0;       // all buffers, of what is trained
   int64_t frozen_bytes = 0;     // frozen blobs that are not quantized
@@ -94,7 +94,7 @@ class Store {
   // `version`; moments likewise (which: 0 or 1), of a blob that is not frozen, rounded to moment_format: those in fp8
   // from a multiple of kFp8BlockElems, and what the last block lacks of values is as if zero. Padding of masters stays
   // zero. A frozen blob keeps the values rounded to the wire form, as a pull gives them; of a quantized one they come
-  // from a multiple of kMxBlockElems on, and what the last block lacks of values is as if zero.
+  // from a multiple of kQuantizedBlockElems on, and what the last block lacks of values is as if zero.
   // Errors: the disk's, that the state lies on
   virtual absl::Status LoadMaster(BlobId blob, Version version, int64_t offset_elems,
                                   absl::Span<const float> values) = 0;

@@ -18,7 +18,7 @@
 #include "common/numeric/bf16.h"
 #include "common/numeric/fp16.h"
 #include "common/numeric/fp8_block.h"
-#include "common/numeric/mx_int8.h"
+#include "common/numeric/quantized.h"
 #include "common/spec/moment_format.h"
 #include "common/spec/run_config.h"
 #include "common/tensor/dtype.h"
@@ -66,35 +66,37 @@ class StoreTest : public ::testing::TestWithParam<Dtype> {};
 
 // Masters of a frozen matrix are its wire form, whatever the run's wire dtype.
 TEST_P(StoreTest, AQuantizedBlobHasItsOwnFormOnceForAllVersions) {
-  RunConfig run = SmallRun(GetParam());
-  run.model.freeze = {"transformer.h.1.*"};
-  run.model.frozen_form = FrozenForm::kMxInt8;
-  const ModelSpec model = *BuildModel(run.model);
-  const std::unique_ptr<Store> store = *Store::Create(model, run);
-  const auto blob =
-      std::find_if(model.blobs.begin(), model.blobs.end(), [](const BlobSpec& b) { return b.is_quantized; });
-  ASSERT_NE(blob, model.blobs.end());
-  const std::vector<float> values = OddValues(blob->num_elems);
-  const size_t half = values.size() / 2 / kMxBlockElems * kMxBlockElems;
-  const absl::Span<const float> all = values;
-  EXPECT_OK(store->LoadMaster(blob->id, Version(3), static_cast<int64_t>(half), all.subspan(half)));
-  EXPECT_OK(store->LoadMaster(blob->id, Version(3), 0, all.subspan(0, half)));
-  std::vector<std::byte> want(static_cast<size_t>(MxInt8Bytes(blob->num_elems)));
-  EncodeMxInt8(values, 0, blob->num_elems, want.data());
-  store->Publish(blob->id, Version(3));
-  store->Publish(blob->id, Version(4));
-  for (const int64_t version : {3, 4}) {
-    const absl::Span<const std::byte> wire = store->Wire(blob->id, Version(version));
-    EXPECT_EQ(std::vector<std::byte>(wire.begin(), wire.end()), want);
+  for (const QuantizedFormat format : {QuantizedFormat::kMxInt8, QuantizedFormat::kNf4}) {
+    RunConfig run = SmallRun(GetParam());
+    run.model.freeze = {"transformer.h.1.*"};
+    run.model.frozen_format = format;
+    const ModelSpec model = *BuildModel(run.model);
+    const std::unique_ptr<Store> store = *Store::Create(model, run);
+    const auto blob =
+        std::find_if(model.blobs.begin(), model.blobs.end(), [](const BlobSpec& b) { return b.is_quantized(); });
+    ASSERT_NE(blob, model.blobs.end());
+    const std::vector<float> values = OddValues(blob->num_elems);
+    const size_t half = values.size() / 2 / kQuantizedBlockElems * kQuantizedBlockElems;
+    const absl::Span<const float> all = values;
+    EXPECT_OK(store->LoadMaster(blob->id, Version(3), static_cast<int64_t>(half), all.subspan(half)));
+    EXPECT_OK(store->LoadMaster(blob->id, Version(3), 0, all.subspan(0, half)));
+    std::vector<std::byte> want(static_cast<size_t>(QuantizedBytes(format, blob->num_elems)));
+    EncodeQuantized(format, values, 0, blob->num_elems, want.data());
+    store->Publish(blob->id, Version(3));
+    store->Publish(blob->id, Version(4));
+    for (const int64_t version : {3, 4}) {
+      const absl::Span<const std::byte> wire = store->Wire(blob->id, Version(version));
+      EXPECT_EQ(std::vector<std::byte>(wire.begin(), wire.end()), want);
+    }
+    EXPECT_EQ(reinterpret_cast<uintptr_t>(store->Wire(blob->id, Version(3)).data()) % 64, 0u);
+    std::vector<float> read(100), decoded(read.size());
+    EXPECT_OK(store->ReadMaster(blob->id, Version(4), 37, absl::MakeSpan(read)));
+    DecodeQuantized(format, want.data(), 37, blob->num_elems, absl::MakeSpan(decoded));
+    EXPECT_EQ(read, decoded);
+    const StoreSizes sizes = ComputeStoreSizes(model, run);
+    EXPECT_EQ(sizes.quantized_bytes, (QuantizedBytes(format, blob->num_elems) + 255) / 256 * 256);
+    EXPECT_EQ(sizes.total_bytes(), store->sizes().total_bytes());
   }
-  EXPECT_EQ(reinterpret_cast<uintptr_t>(store->Wire(blob->id, Version(3)).data()) % 64, 0u);
-  std::vector<float> read(100), decoded(read.size());
-  EXPECT_OK(store->ReadMaster(blob->id, Version(4), 37, absl::MakeSpan(read)));
-  DecodeMxInt8(want.data(), 37, blob->num_elems, absl::MakeSpan(decoded));
-  EXPECT_EQ(read, decoded);
-  const StoreSizes sizes = ComputeStoreSizes(model, run);
-  EXPECT_EQ(sizes.quantized_bytes, (MxInt8Bytes(blob->num_elems) + 255) / 256 * 256);
-  EXPECT_EQ(sizes.total_bytes(), store->sizes().total_bytes());
 }
 
 TEST_P(StoreTest, MasterIsExactAndWireIsItsRounding) {

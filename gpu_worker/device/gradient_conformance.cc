@@ -11,6 +11,8 @@
 #include "common/numeric/bf16.h"
 #include "common/numeric/fp16.h"
 #include "common/numeric/mx_int8.h"
+#include "common/numeric/nf4.h"
+#include "common/numeric/quantized.h"
 #include "common/tensor/dtype.h"
 #include "gpu_worker/device/conformance_cases.h"
 #include "gpu_worker/device/conformance_memory.h"
@@ -67,17 +69,29 @@ TEST_P(DeviceConformanceTest, WidenIsExact) {
   }
 }
 
-TEST_P(DeviceConformanceTest, DequantizeIsExact) {
-  // Runs of all lengths, and what lies behind them stays as it is.
-  for (const int64_t n : {int64_t{64}, int64_t{192}, kMxRunElems, 2 * kMxRunElems + 320}) {
+// Lengths of arrays: of all kinds of last runs.
+constexpr int64_t kQuantizedLengths[] = {64, 192, kQuantizedRunElems, 2 * kQuantizedRunElems + 320};
+
+// What lies behind the values stays as it is.
+void ExpectDequantized(Device& device, QuantizedFormat format, const std::vector<uint8_t>& bytes, Array want) {
+  ConformanceMemory memory(device);
+  const auto n = static_cast<int64_t>(want.size());
+  void* dst = memory.AllocAct(n + 8);
+  device.kernels().FillZero({.num_bytes = (n + 8) * SizeOf(memory.act()), .dst = dst});
+  device.kernels().Dequantize({.n = n, .format = format, .src = memory.Put(bytes), .dst = dst});
+  want.insert(want.end(), 8, 0.0);
+  EXPECT_TRUE(memory.GetAct(dst, n + 8) == want);
+}
+
+TEST_P(DeviceConformanceTest, DequantizeOfMxInt8IsExact) {
+  for (const int64_t n : kQuantizedLengths) {
     SCOPED_TRACE(n);
-    ConformanceMemory memory(device());
     std::mt19937 random(static_cast<uint32_t>(n));
     std::vector<uint8_t> bytes(static_cast<size_t>(MxInt8Bytes(n)));
     for (uint8_t& byte : bytes) byte = static_cast<uint8_t>(random());
     // Exponents of which any code is a number that the device holds, and some blocks of zeros, whatever their codes
     // are.
-    const bool is_fp16 = memory.act() == Dtype::kF16;
+    const bool is_fp16 = ConformanceMemory(device()).act() == Dtype::kF16;
     Array want;
     for (int64_t block = 0; block < n; block += kMxBlockElems) {
       const MxInt8Place at = MxInt8Place::Of(block, n);
@@ -89,11 +103,36 @@ TEST_P(DeviceConformanceTest, DequantizeIsExact) {
         want.push_back(exponent < 7 ? 0 : std::ldexp(code, exponent - 133));
       }
     }
-    void* dst = memory.AllocAct(n + 8);
-    device().kernels().FillZero({.num_bytes = (n + 8) * SizeOf(memory.act()), .dst = dst});
-    device().kernels().Dequantize({.n = n, .src = memory.Put(bytes), .dst = dst});
-    want.insert(want.end(), 8, 0.0);
-    EXPECT_TRUE(memory.GetAct(dst, n + 8) == want);
+    ExpectDequantized(device(), QuantizedFormat::kMxInt8, bytes, std::move(want));
+  }
+}
+
+TEST_P(DeviceConformanceTest, DequantizeOfNf4GivesTheBf16ThatTheFormatSays) {
+  for (const int64_t n : kQuantizedLengths) {
+    SCOPED_TRACE(n);
+    std::mt19937 random(static_cast<uint32_t>(n));
+    std::vector<uint8_t> bytes(static_cast<size_t>(Nf4Bytes(n)));
+    for (uint8_t& byte : bytes) byte = static_cast<uint8_t>(random());
+    const bool is_fp16 = ConformanceMemory(device()).act() == Dtype::kF16;
+    Array want;
+    for (int64_t block = 0; block < n; block += kNf4BlockElems) {
+      const Nf4Place at = Nf4Place::Of(block, n);
+      // Scales from the smallest to the largest that there are, and some of 0; with fp16 those of which it holds each
+      // value.
+      const uint32_t exponent = is_fp16 ? 127 - 7 + random() % 20 : 7 + random() % 248;
+      Bf16 scale = {static_cast<uint16_t>(exponent << 7 | random() % 128)};
+      if (block % (7 * kNf4BlockElems) == 0) scale.bits = 0;
+      std::memcpy(&bytes[static_cast<size_t>(at.scale)], &scale.bits, sizeof(scale.bits));
+      for (int64_t i = 0; i < kNf4BlockElems; ++i) {
+        const uint8_t both = bytes[static_cast<size_t>(at.codes + i / 2)];
+        // To 8 significant bits, ties to even. The product is one of fp32.
+        const auto product = static_cast<double>(Nf4Number(i % 2 == 0 ? both & 15 : both >> 4) * ToFloat(scale));
+        int binary_exponent = 0;
+        const double fraction = std::frexp(product, &binary_exponent);
+        want.push_back(std::ldexp(std::nearbyint(std::ldexp(fraction, 8)), binary_exponent - 8));
+      }
+    }
+    ExpectDequantized(device(), QuantizedFormat::kNf4, bytes, std::move(want));
   }
 }
 

@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "common/numeric/philox.h"
+#include "common/numeric/quantized.h"
 #include "common/tensor/dtype.h"
 
 namespace eps::worker {
@@ -299,10 +300,12 @@ struct WidenArgs {
   Dtype src_dtype = Dtype::kBf16;
   void* dst = nullptr;  // act (n)
 };
-// MXINT8 -> compute dtype (weights), n elements, a multiple of kTensorAlignElems: exact, but for what fp16 cannot hold.
+// A quantized format -> compute dtype (weights), n elements, a multiple of kTensorAlignElems: the bf16 that the format
+// says, which is exact, but for what fp16 cannot hold.
 struct DequantizeArgs {
   int64_t n = 0;
-  const void* src = nullptr;  // an array of n of common/numeric/mx_int8.h; at a multiple of 64 bytes
+  QuantizedFormat format = QuantizedFormat::kMxInt8;
+  const void* src = nullptr;  // an array of n of common/numeric/quantized.h; at a multiple of 64 bytes
   void* dst = nullptr;        // act (n)
 };
 // The end of a vnode's gradient of a layer: src is rounded to values of round_to (a leaf is rounded once), to bf16 by

@@ -8,6 +8,7 @@
 #include "common/base/ids.h"
 #include "common/model/model_spec.h"
 #include "common/numeric/philox.h"
+#include "common/numeric/quantized.h"
 #include "common/tensor/dtype.h"
 #include "gpu_worker/device/arena_span.h"
 #include "gpu_worker/device/kernels.h"
@@ -47,7 +48,8 @@ struct LayerShape {
   bool has_documents = false;   // samples of several documents
   int64_t window = 0;           // of attention; 0: none
   LoraShape lora;
-  int64_t quantized_elems = 0;  // of the block that has most: BlobSpec::is_quantized
+  int64_t quantized_elems = 0;                                  // of the block that has most: BlobSpec::is_quantized
+  QuantizedFormat quantized_format = QuantizedFormat::kMxInt8;  // which they are in
   double layer_norm_eps = 1e-5;
   // input_dropout: of what the first block reads, behind its norm.
   double embedding_dropout = 0, input_dropout = 0, attention_dropout = 0, residual_dropout = 0, classifier_dropout = 0;

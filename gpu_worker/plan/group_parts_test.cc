@@ -196,7 +196,7 @@ TEST(GroupPartsTest, PartsOfWeightsFillTheSlotAlsoWhereSomeAreQuantized) {
                                       .context = 64,
                                       .vocab = 9001,
                                       .freeze = {"transformer.h.0.mlp.*"},
-                                      .frozen_form = FrozenForm::kMxInt8})
+                                      .frozen_format = QuantizedFormat::kMxInt8})
                               .value();
   ASSERT_GE(model.blob(model.layers[1].blobs.back().blob).num_chunks(), 3);
   for (const Dtype wire : {Dtype::kBf16, Dtype::kF32}) {

@@ -316,7 +316,7 @@ bool HaveSameTimes(LayerKind kind, const LayerShape& a, const LayerShape& b) {
   const auto of_block = [](const LayerShape& s) {
     return std::tuple(s.H, s.kv_heads, s.D, s.F, s.is_causal, s.is_gated, s.is_rotary, s.has_qk_norm, s.window,
                       s.attention_dropout > 0, s.lora.rank, s.lora.in_columns, s.lora.out_columns, s.lora.down_columns,
-                      s.lora.frozen_elems, s.lora.dropout > 0, s.quantized_elems);
+                      s.lora.frozen_elems, s.lora.dropout > 0, s.quantized_elems, s.quantized_format);
   };
   if (of_all(a) != of_all(b)) return false;
   if (kind == LayerKind::kBlock) return of_block(a) == of_block(b);

@@ -31,6 +31,10 @@ class StepCostsTest : public ::testing::Test {
   StepCostsTest() {
     run_.model = {.num_layers = 4, .d_model = 64, .num_heads = 4, .context = 32, .vocab = 256};
     run_.batch = {.virtual_nodes = 1, .micro_batches = 2, .micro_batch = 2};
+    Measure();
+  }
+  // The run as it is now.
+  void Measure() {
     profile_.layers.clear();
     for (const LayerKind kind : kLayerKinds) {
       profile_.layers.push_back({.kind = kind,
@@ -280,7 +284,13 @@ TEST_F(StepCostsTest, TimesAreOfTheAdaptersThatWereMeasured) {
   run_.model.freeze = {"!*.weight"};
   EXPECT_FALSE(IsExact());
   run_ = measured;
-  run_.model.frozen_form = FrozenForm::kMxInt8;
+  for (const QuantizedFormat format : {QuantizedFormat::kMxInt8, QuantizedFormat::kNf4}) {
+    run_.model.frozen_format = format;
+    EXPECT_FALSE(IsExact());
+  }
+  Measure();
+  EXPECT_TRUE(IsExact());
+  run_.model.frozen_format = QuantizedFormat::kMxInt8;
   EXPECT_FALSE(IsExact());
 }
 

@@ -114,7 +114,7 @@ TEST(WeightSlotsTest, ATableThatIsLongerThanAQuantizedBlockHasTheFirstSlotAlone)
                                       .context = 2,
                                       .vocab = 300,
                                       .freeze = {"transformer.h.*"},
-                                      .frozen_form = FrozenForm::kMxInt8})
+                                      .frozen_format = QuantizedFormat::kMxInt8})
                               .value();
   ASSERT_LT(model.layers[0].num_elems, model.layers[1].num_elems);
   ASSERT_GT(model.wire_bytes(model.layers[0], Dtype::kF32), model.wire_bytes(model.layers[1], Dtype::kF32));

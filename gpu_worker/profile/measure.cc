@@ -24,7 +24,7 @@
 #include "common/base/memory_room.h"
 #include "common/base/status_macros.h"
 #include "common/model/model_spec.h"
-#include "common/numeric/mx_int8.h"
+#include "common/numeric/quantized.h"
 #include "gpu_worker/device/device.h"
 #include "gpu_worker/layers/layer_shape.h"
 #include "gpu_worker/plan/arena_layout.h"
@@ -172,7 +172,7 @@ class Measurement {
       compute().CopyIn(At(base, done), pattern.bytes.subspan(0, static_cast<size_t>(part)));
       done += part;
     }
-    EPS_ASSIGN_OR_RETURN(const HostMemory runs, device_->NewHostMemory(2 * MxInt8Bytes(kMxRunElems)));
+    EPS_ASSIGN_OR_RETURN(const HostMemory runs, device_->NewHostMemory(2 * kMostRunBytes));
     FillQuantized(runs.bytes);
     const absl::Span<std::byte> tokens = memory_->Tokens(0, shape_);
     FillSpreadTokens(shape_, model_.config.num_types, tokens);
@@ -181,21 +181,23 @@ class Measurement {
   }
 
   // In the slot that the block is expanded from: bytes of anything would be exponents, and weights, of anything. `runs`
-  // has room for two, and stays until the stream is idle.
+  // has room for two of any format, and stays until the stream is idle.
+  static constexpr int64_t kMostRunBytes = 2 * kQuantizedRunElems;
   void FillQuantized(absl::Span<std::byte> runs) {
     const BlobUse& use = LayerOf(LayerKind::kBlock).blobs.back();
     const BlobSpec& blob = model_.blob(use.blob);
-    if (!blob.is_quantized) return;
-    constexpr auto kExponent = std::byte{127 - 8};  // some thousandths, as trained weights are
-    const auto bytes_of = [](int64_t num_elems) { return static_cast<size_t>(MxInt8Bytes(num_elems)); };
-    const auto fill = [&](int64_t num_elems, absl::Span<std::byte> run) {
-      for (int64_t i = 0; i < num_elems; ++i) run[static_cast<size_t>(i)] = static_cast<std::byte>(i * 37);
-      std::fill(run.begin() + num_elems, run.end(), kExponent);
-      return run;
+    if (!blob.is_quantized()) return;
+    const auto fill = [&](int64_t num_elems, absl::Span<std::byte> at) {
+      std::vector<float> values(static_cast<size_t>(num_elems));
+      for (size_t i = 0; i < values.size(); ++i) {
+        values[i] =
+            static_cast<float>(static_cast<int8_t>(i * 37)) / 16384;  // some thousandths, as trained weights are
+      }
+      EncodeQuantized(*blob.quantized, values, 0, num_elems, at.data());
+      return at.first(static_cast<size_t>(QuantizedBytes(*blob.quantized, num_elems)));
     };
-    const int64_t last_elems = blob.chunk_elems(blob.num_chunks() - 1);
-    const auto whole = fill(kMxRunElems, runs.first(bytes_of(kMxRunElems)));
-    const auto last = fill(last_elems, runs.last(bytes_of(last_elems)));
+    const auto whole = fill(kQuantizedRunElems, runs);
+    const auto last = fill(blob.chunk_elems(blob.num_chunks() - 1), runs.subspan(kMostRunBytes));
     std::byte* to = arena_.weights.front() + ModelSpec::first_wire_byte(use, run_.precision.wire);
     for (int64_t chunk = 0; chunk < blob.num_chunks(); ++chunk) {
       const absl::Span<std::byte> run = chunk + 1 == blob.num_chunks() ? last : whole;

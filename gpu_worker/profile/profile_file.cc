@@ -12,6 +12,7 @@
 #include "common/base/file_util.h"
 #include "common/base/json_text.h"
 #include "common/base/status_macros.h"
+#include "common/numeric/quantized.h"
 #include "nlohmann/json.hpp"
 
 namespace eps::worker {
@@ -63,6 +64,7 @@ constexpr std::array<std::pair<const char*, int64_t LayerShape::*>, 2> kOptional
 }};
 // A member of a block's shape that has some.
 constexpr char kQuantizedElems[] = "quantized_elems";
+constexpr char kQuantizedFormat[] = "quantized_format";
 // A member of a shape that has adapters.
 constexpr char kLora[] = "lora";
 constexpr std::array<std::pair<const char*, int64_t LoraShape::*>, 5> kLoraSizes = {{
@@ -104,6 +106,7 @@ Json LayerToJson(const LayerTimes& times) {
   shape["compute"] = NameOf(times.shape.compute);
   if (times.kind == LayerKind::kBlock && times.shape.quantized_elems > 0) {
     shape[kQuantizedElems] = times.shape.quantized_elems;
+    shape[kQuantizedFormat] = std::string(NameOf(times.shape.quantized_format));
   }
   if (times.kind == LayerKind::kBlock && times.shape.lora.rank > 0) {
     for (const auto& [name, field] : kLoraSizes) shape[kLora][name] = times.shape.lora.*field;
@@ -161,6 +164,14 @@ class Reader {
     Fail(name, text, "embedding, block or head");
     return LayerKind::kBlock;
   }
+  QuantizedFormat ReadQuantizedFormat(const Json& object, const char* name) {
+    const std::string text = String(object, name);
+    for (const QuantizedFormat format : {QuantizedFormat::kMxInt8, QuantizedFormat::kNf4}) {
+      if (text == NameOf(format)) return format;
+    }
+    Fail(name, text, "MXINT8 or NF4");
+    return QuantizedFormat::kMxInt8;
+  }
   const Json* Find(const Json& object, const char* name) {
     if (object.is_object() && object.contains(name)) return &object.at(name);
     Fail(name, "nothing", "there");
@@ -192,6 +203,10 @@ absl::StatusOr<LayerTimes> LayerFromJson(const Json& json, size_t index) {
   times.shape.compute = of.ReadDtype(*shape, "compute");
   if (shape->contains(kQuantizedElems)) {
     times.shape.quantized_elems = of.Integer(*shape, kQuantizedElems, 0, kMostElems);
+  }
+  // Profiles of before there was another have none.
+  if (shape->contains(kQuantizedFormat)) {
+    times.shape.quantized_format = of.ReadQuantizedFormat(*shape, kQuantizedFormat);
   }
   EPS_RETURN_IF_ERROR(of.status());
   if (!shape->contains(kLora)) return times;

@@ -26,6 +26,7 @@ TEST(ProfileFileTest, WhatIsWrittenIsRead) {
                                     .down_columns = 3000,
                                     .frozen_elems = int64_t{1} << 31};
     profile.layers[1].shape.quantized_elems = int64_t{1} << 32;
+    profile.layers[1].shape.quantized_format = QuantizedFormat::kNf4;
     profile.layers[1].expand_seconds = 0.25;
     ASSERT_OK_AND_ASSIGN(const Profile read, ProfileFromJson(ProfileToJson(profile)));
     EXPECT_EQ(ProfileToJson(read), ProfileToJson(profile));
@@ -37,6 +38,7 @@ TEST(ProfileFileTest, WhatIsWrittenIsRead) {
     }
     EXPECT_EQ(read.layers[1].shape.lora.dropout, 0.05);
     EXPECT_EQ(read.layers[1].shape.quantized_elems, int64_t{1} << 32);
+    EXPECT_EQ(read.layers[1].shape.quantized_format, QuantizedFormat::kNf4);
   }
 }
 
@@ -52,6 +54,21 @@ TEST(ProfileFileTest, AShapeWithoutAdaptersSaysNothingOfThemAndOneWithSaysAll) {
     EXPECT_THAT(ProfileFromJson(absl::StrReplaceAll(good, {{from, to}})),
                 StatusIs(absl::StatusCode::kInvalidArgument, message));
   }
+}
+
+TEST(ProfileFileTest, AShapeThatSaysNoFormatIsInTheFirstThatThereWas) {
+  Profile profile = NominalProfile("cpu");
+  profile.layers[1].shape.quantized_elems = 4096;
+  profile.layers[1].shape.quantized_format = QuantizedFormat::kNf4;
+  const std::string good = ProfileToJson(profile);
+  const auto with = [&](const char* name, const char* format) {
+    return ProfileFromJson(absl::StrReplaceAll(good, {{"quantized_format", name}, {"NF4", format}}));
+  };
+  ASSERT_OK_AND_ASSIGN(const Profile read, with("other", "NF4"));
+  EXPECT_EQ(read.layers[1].shape.quantized_format, QuantizedFormat::kMxInt8);
+  EXPECT_THAT(
+      with("quantized_format", "INT4"),
+      StatusIs(absl::StatusCode::kInvalidArgument, "layers[1].shape.quantized_format: INT4, must be MXINT8 or NF4"));
 }
 
 TEST(ProfileFileTest, ADiskThatWasNotMeasuredIsAnOrdinaryOne) {

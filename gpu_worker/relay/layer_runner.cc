@@ -1,6 +1,9 @@
 #include "gpu_worker/relay/layer_runner.h"
 
+#include <optional>
+
 #include "common/base/status_macros.h"
+#include "common/numeric/quantized.h"
 #include "common/schedule/pushed_nodes.h"
 
 namespace eps::worker {
@@ -182,8 +185,8 @@ void LayerRunner::Expand(const RelayStep& step, const PassContext& pass) {
   const LayerSpec& layer = model_.layer(step.layer);
   const auto expand = [&](const std::byte* from, const BlobUse& use, int64_t num_elems) {
     std::byte* const to = arena_.expanded + use.offset_elems * pass.shape.act_bytes();
-    if (model_.blob(use.blob).is_quantized) {
-      kernels_.Dequantize({.n = num_elems, .src = from, .dst = to});
+    if (const std::optional<QuantizedFormat> format = model_.blob(use.blob).quantized; format.has_value()) {
+      kernels_.Dequantize({.n = num_elems, .format = *format, .src = from, .dst = to});
     } else {
       kernels_.Widen({.n = num_elems, .src = from, .src_dtype = pass.shape.wire, .dst = to});
     }
@@ -197,7 +200,7 @@ void LayerRunner::Expand(const RelayStep& step, const PassContext& pass) {
   // In a slot they lie one behind the other, a quantized one last.
   const std::byte* const slot = Slot(arena_.weights, step.weights);
   const BlobUse& last = layer.blobs.back();
-  const bool is_quantized = model_.blob(last.blob).is_quantized;
+  const bool is_quantized = model_.blob(last.blob).is_quantized();
   const int64_t others = is_quantized ? last.offset_elems : layer.num_elems;
   if (others > 0) expand(slot, layer.blobs.front(), others);
   if (is_quantized) {

@@ -116,7 +116,7 @@ TEST_F(RelayExecutorTest, AQuantizedModelHasTheGradientsOfOneThatWasRoundedBefor
       const std::map<std::string, std::vector<float>> gradients = ByTensor(quantized);
       EXPECT_FALSE(gradients.empty());
       RunConfig plain = run;
-      plain.model.frozen_form = FrozenForm::kWire;
+      plain.model.frozen_format = std::nullopt;
       Use(plain);
       for (const BlobSpec& blob : model_.blobs) {
         for (const TensorSpec& tensor : blob.tensors) {

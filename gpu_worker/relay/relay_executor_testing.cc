@@ -19,8 +19,8 @@
 #include "common/model/model_spec.h"
 #include "common/numeric/bf16.h"
 #include "common/numeric/fp16.h"
-#include "common/numeric/mx_int8.h"
 #include "common/numeric/philox.h"
+#include "common/numeric/quantized.h"
 #include "common/schedule/vnode_batch.h"
 #include "common/spec/run_config.h"
 #include "common/tensor/dtype.h"
@@ -99,21 +99,23 @@ std::vector<RunConfig> FrozenRuns(Dtype dtype) {
 
 std::vector<RunConfig> QuantizedRuns(Dtype dtype) {
   std::vector<RunConfig> runs;
-  const auto add = [&](RunConfig run, std::vector<std::string> freeze) {
+  const auto add = [&](RunConfig run, std::vector<std::string> freeze,
+                       QuantizedFormat format = QuantizedFormat::kMxInt8) {
     run.model.freeze = std::move(freeze);
-    run.model.frozen_form = FrozenForm::kMxInt8;
+    run.model.frozen_format = format;
     runs.push_back(std::move(run));
   };
   RunConfig adapted = SmallRun(dtype), llama = SmallLlama(dtype), tables = SmallRun(dtype);
   adapted.model.lora = {.rank = 3, .alpha = 6, .dropout = 0.2};
   add(adapted, {"*.lora_A.*"});
   llama.model.lora = {.rank = 8, .alpha = 2, .targets = {"q_proj", "v_proj", "down_proj"}};
-  add(llama, {});
+  add(llama, {}, QuantizedFormat::kNf4);
   // A table of fewer elements than a block, and of more bytes where the wire has 32 bits.
   tables.model.vocab = tables.model.d_model * 11;
   add(tables, {"transformer.h.*"});
   // Blocks of one kind, of all kinds, and that train.
-  add(SmallRun(dtype), {"transformer.h.0.*", "transformer.h.1.attn.*", "!*.h.1.attn.c_proj.weight"});
+  add(SmallRun(dtype), {"transformer.h.0.*", "transformer.h.1.attn.*", "!*.h.1.attn.c_proj.weight"},
+      QuantizedFormat::kNf4);
   return runs;
 }
 
@@ -179,10 +181,10 @@ std::vector<std::vector<float>> Masters(const ModelSpec& model, Dtype wire) {
         if (wire == Dtype::kF16) out[i] = ToFloat(ToFp16(out[i]));
       }
     }
-    if (blob.is_quantized) {
+    if (blob.is_quantized()) {
       std::vector<std::byte> wire_form(static_cast<size_t>(blob.wire_bytes(wire)));
-      EncodeMxInt8(values, 0, blob.num_elems, wire_form.data());
-      DecodeMxInt8(wire_form.data(), 0, blob.num_elems, absl::MakeSpan(values));
+      EncodeQuantized(*blob.quantized, values, 0, blob.num_elems, wire_form.data());
+      DecodeQuantized(*blob.quantized, wire_form.data(), 0, blob.num_elems, absl::MakeSpan(values));
     }
     masters.push_back(std::move(values));
   }

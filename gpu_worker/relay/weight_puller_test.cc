@@ -14,7 +14,7 @@
 #include "absl/types/span.h"
 #include "common/base/ids.h"
 #include "common/model/model_spec.h"
-#include "common/numeric/mx_int8.h"
+#include "common/numeric/quantized.h"
 #include "common/schedule/chunk_range.h"
 #include "common/schedule/vnode_batch.h"
 #include "common/tensor/dtype.h"
@@ -92,14 +92,14 @@ class WeightPullerTest : public ::testing::Test {
  protected:
   // A block of four chunks; wte, wpe and ln_f beside it.
   void Start(bool own_memory, bool in_place, std::vector<std::string> freeze = {},
-             FrozenForm form = FrozenForm::kWire) {
+             std::optional<QuantizedFormat> form = std::nullopt) {
     model_ = *BuildModel({.num_layers = 1,
                           .d_model = 256,
                           .num_heads = 2,
                           .context = 16,
                           .vocab = 100,
                           .freeze = std::move(freeze),
-                          .frozen_form = form});
+                          .frozen_format = form});
     const int64_t slot_bytes = model_.max_layer_bytes(Dtype::kF32) + kArenaAlignBytes;  // and what lies behind
     device_ = NewCpuDevice({.arena_bytes = slot_bytes}).value();
     if (own_memory) device_ = std::make_unique<DeviceWithMemoryOfItsOwn>(std::move(device_));
@@ -213,15 +213,16 @@ TEST_F(WeightPullerTest, AQuantizedBlobIsPulledAsItIsWholeOrAMembersPart) {
         SCOPED_TRACE(absl::StrCat(own_memory, in_place, is_member));
         group_ = FakeGroup();
         pass_.group = nullptr;
-        Start(own_memory, in_place, {"transformer.h.0.mlp.*"}, FrozenForm::kMxInt8);
+        Start(own_memory, in_place, {"transformer.h.0.mlp.*"}, QuantizedFormat::kMxInt8);
         if (is_member) FormGroup();
         ASSERT_EQ(block().size(), 3u);
         const BlobUse& use = block()[2];
         const BlobSpec& blob = model_.blob(use.blob);
-        ASSERT_TRUE(blob.is_quantized && blob.num_chunks() == 2);
+        ASSERT_TRUE(blob.is_quantized() && blob.num_chunks() == 2);
         ASSERT_OK(Pull(kBlock));
         const std::byte* const begin = arena_.weights[0] + use.offset_elems * 4;
-        const int64_t own = is_member ? MxInt8Bytes(kMxRunElems) : 0, end = MxInt8Bytes(blob.num_elems);
+        const int64_t own = is_member ? QuantizedBytes(QuantizedFormat::kMxInt8, kQuantizedRunElems) : 0,
+                      end = QuantizedBytes(QuantizedFormat::kMxInt8, blob.num_elems);
         const auto bytes = [&](int64_t first, int64_t count) {
           return absl::MakeConstSpan(begin + first, static_cast<size_t>(count));
         };

@@ -20,18 +20,6 @@ absl::Status Wrong(absl::string_view field, absl::string_view found, absl::strin
   return absl::DataLossError(absl::StrCat(field, ": the daemon sent ", found, ", want ", wanted));
 }
 
-absl::string_view NameOf(ChunkKind kind) {
-  switch (kind) {
-    case ChunkKind::kWeights:
-      return "weights";
-    case ChunkKind::kGradient:
-      return "gradient";
-    case ChunkKind::kQuantizedWeights:
-      return "weights in MXINT8";
-  }
-  return "";
-}
-
 template <typename T>
 absl::Status Expect(absl::string_view field, const T& found, const T& wanted) {
   return found == wanted ? absl::OkStatus() : Wrong(field, absl::StrCat(found), absl::StrCat(wanted));

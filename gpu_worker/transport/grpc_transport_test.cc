@@ -199,8 +199,8 @@ TEST_F(GrpcTransportTest, ChunksInOrderAreAPull) {
 
 TEST_F(GrpcTransportTest, ABlobThatIsNotQuantizedIsNotAnsweredWithOneThatIs) {
   EXPECT_THAT(PullWith([](ChunkHeader& header) {
-                header.kind = ChunkKind::kQuantizedWeights;
-                header.payload_bytes = 33;
+                header.kind = ChunkKind::kMxInt8Weights;
+                header.payload_bytes = 66;
               }),
               StatusIs(absl::StatusCode::kDataLoss, "kind: the daemon sent weights in MXINT8, want weights"));
 }

@@ -8,7 +8,7 @@
 #include "common/base/status_macros.h"
 #include "common/numeric/bf16.h"
 #include "common/numeric/fp16.h"
-#include "common/numeric/mx_int8.h"
+#include "common/numeric/quantized.h"
 #include "common/tensor/to_floats.h"
 
 namespace eps::worker {
@@ -16,8 +16,8 @@ namespace {
 
 std::vector<std::byte> ToWire(const BlobSpec& blob, absl::Span<const float> values, Dtype wire) {
   std::vector<std::byte> bytes(static_cast<size_t>(blob.wire_bytes(wire)));
-  if (blob.is_quantized) {
-    EncodeMxInt8(values, 0, blob.num_elems, bytes.data());
+  if (blob.is_quantized()) {
+    EncodeQuantized(*blob.quantized, values, 0, blob.num_elems, bytes.data());
     return bytes;
   }
   if (wire == Dtype::kF32) {

@@ -9,7 +9,7 @@
 
 #include "absl/status/status.h"
 #include "common/numeric/bf16.h"
-#include "common/numeric/mx_int8.h"
+#include "common/numeric/quantized.h"
 #include "common/testing/status_matchers.h"
 
 namespace eps::worker {
@@ -137,16 +137,17 @@ TEST_P(TransportConformanceTest, AQuantizedBlobIsPulledInItsOwnBytesWholeAndInPa
   constexpr BlobId kQuantized(3);  // two chunks
   ModelConfig config = model_.config;
   config.freeze = {"transformer.h.*"};
-  config.frozen_form = FrozenForm::kMxInt8;
-  ASSERT_OK_AND_ASSIGN(model_, BuildModel(config));
-  const BlobSpec& blob = model_.blob(kQuantized);
-  ASSERT_TRUE(blob.is_quantized);
-  ASSERT_EQ(blob.num_chunks(), 2);
-  std::vector<std::byte> whole(static_cast<size_t>(MxInt8Bytes(blob.num_elems)));
-  EncodeMxInt8(Master(kQuantized, 0), 0, blob.num_elems, whole.data());
-  const auto first_bytes = static_cast<int64_t>(MxInt8Bytes(kMxRunElems));
-  for (const Dtype dtype : {Dtype::kBf16, Dtype::kF32}) {
-    StartDaemon(dtype);
+  for (const QuantizedFormat format : {QuantizedFormat::kMxInt8, QuantizedFormat::kNf4}) {
+    config.frozen_format = format;
+    ASSERT_OK_AND_ASSIGN(model_, BuildModel(config));
+    const BlobSpec& blob = model_.blob(kQuantized);
+    ASSERT_TRUE(blob.is_quantized());
+    ASSERT_EQ(blob.num_chunks(), 2);
+    std::vector<std::byte> whole(static_cast<size_t>(QuantizedBytes(format, blob.num_elems)));
+    EncodeQuantized(format, Master(kQuantized, 0), 0, blob.num_elems, whole.data());
+    const int64_t first_bytes = QuantizedBytes(format, kQuantizedRunElems);
+    // With one format the wire's 16 bits, with the other 32.
+    StartDaemon(format == QuantizedFormat::kMxInt8 ? Dtype::kBf16 : Dtype::kF32);
     const auto transport = daemon_->NewTransport();
     daemon_->Publish(kQuantized, Version(0), Master(kQuantized, 0));
     EXPECT_THAT(PullBytes(*transport, kQuantized, Version(0)), IsOkAndHolds(whole));

@@ -38,11 +38,11 @@ MEMORY = "2GiB"  # of a worker, so that several have room; two workers have othe
 class Setting:
     precision: str
     attention: str  # "fused": the library's; "dropping": the same, with dropout's masks; "plain": our own kernel's
-    quantized: bool = False  # adapters train, over blocks in MXINT8
+    frozen: str = ""  # adapters train, over blocks in that format
 
     @property
     def name(self):
-        return f"{self.precision} {self.attention}" + (" over MXINT8" if self.quantized else "")
+        return f"{self.precision} {self.attention}" + (f" over {self.frozen}" if self.frozen else "")
 
     def changes(self):
         form = {"wire": "FP32", "gradients": "FP32", "tf32": True} if self.precision == "TF32" else {
@@ -50,8 +50,8 @@ class Setting:
         form["plain_attention"] = self.attention == "plain"
         model = {"embedding_dropout": 0.1, "residual_dropout": 0.1,
                  "attention_dropout": 0 if self.attention == "fused" else 0.1}
-        if self.quantized:
-            form["frozen"], model["lora"] = "MXINT8", {"rank": 8, "dropout": 0.1}
+        if self.frozen:
+            form["frozen"], model["lora"] = self.frozen, {"rank": 8, "dropout": 0.1}
         return {"precision": form, "model": model}
 
     def refused_by_library(self, why):
@@ -62,7 +62,8 @@ class Setting:
 
 
 SETTINGS = (Setting("BF16", "fused"), Setting("BF16", "dropping"), Setting("BF16", "plain"), Setting("FP32", "plain"),
-            Setting("FP16", "fused"), Setting("TF32", "plain"), Setting("BF16", "fused", quantized=True))
+            Setting("FP16", "fused"), Setting("TF32", "plain"), Setting("BF16", "fused", "MXINT8"),
+            Setting("BF16", "fused", "NF4"))
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,8 @@
 #include "common/numeric/bf16.h"
 #include "common/numeric/fp16.h"
 #include "common/numeric/mx_int8.h"
+#include "common/numeric/nf4.h"
+#include "common/numeric/quantized.h"
 #include "common/tensor/dtype.h"
 #include "gpu_worker/device/cpu/vector_targets.h"
 
@@ -26,6 +28,7 @@ namespace HWY_NAMESPACE {
 namespace {
 
 using DU16 = hn::Rebind<uint16_t, DF>;
+using DU8 = hn::FixedTag<uint8_t, 16>;
 
 template <typename F>
 HWY_INLINE void ActivationBackwardWith(const F& f, const ActivationBackwardArgs& args, int64_t begin, int64_t end) {
@@ -138,6 +141,13 @@ struct Bf16Form {
     const auto bits = hn::Add(hn::BitCast(DU32(), v), hn::Set(DU32(), 0x8000u));
     return hn::DemoteTo(DU16(), hn::BitCast(di, hn::ShiftRight<16>(bits)));
   }
+  static HWY_INLINE hn::Vec<DU16> NarrowTiesToEven(VF v) {
+    const hn::RebindToSigned<DU32> di;
+    const auto bits = hn::BitCast(DU32(), v);
+    const auto odd = hn::And(hn::ShiftRight<16>(bits), hn::Set(DU32(), 1u));
+    const auto rounded = hn::Add(bits, hn::Add(odd, hn::Set(DU32(), 0x7FFFu)));
+    return hn::DemoteTo(DU16(), hn::BitCast(di, hn::ShiftRight<16>(rounded)));
+  }
   static HWY_INLINE VF Round(VF v) {
     const DU32 du;
     const auto half = hn::Set(du, 0x8000u), high = hn::Set(du, 0xFFFF0000u);
@@ -170,7 +180,7 @@ void WidenImpl(const WidenArgs& args, int64_t begin, int64_t end) {
   widen(src, static_cast<float*>(args.dst), begin, end);
 }
 
-void DequantizeImpl(const DequantizeArgs& args, int64_t begin, int64_t end) {
+void DequantizeMxInt8(const DequantizeArgs& args, int64_t begin, int64_t end) {
   const DF d;
   const hn::Rebind<int8_t, DF> d8;
   const hn::RebindToSigned<DF> d32;
@@ -185,6 +195,63 @@ void DequantizeImpl(const DequantizeArgs& args, int64_t begin, int64_t end) {
       hn::StoreU(hn::Mul(hn::ConvertTo(d, codes), unit), d, dst + block + i);
     }
   }
+}
+
+// 16 bf16, of which these are the lower and the higher bytes. A template, so that what has other lanes is not compiled.
+template <typename V8>
+HWY_INLINE void StoreBf16Bytes(V8 lower, V8 higher, float* to) {
+  const hn::Repartition<uint16_t, DU8> d16;
+  const auto first = hn::BitCast(d16, hn::InterleaveLower(DU8(), lower, higher));
+  const auto second = hn::BitCast(d16, hn::InterleaveUpper(DU8(), lower, higher));
+  if constexpr (kVecLanes == 16) {
+    hn::StoreU(Bf16Form::Widen(hn::Combine(DU16(), second, first)), DF(), to);
+  } else if constexpr (kVecLanes == 8) {
+    hn::StoreU(Bf16Form::Widen(first), DF(), to);
+    hn::StoreU(Bf16Form::Widen(second), DF(), to + 8);
+  } else {
+    alignas(16) uint16_t values[16];
+    hn::Store(first, d16, values);
+    hn::Store(second, d16, values + 8);
+    for (int i = 0; i < 16; ++i) to[i] = Bf16Form::Widen(values[i]);
+  }
+}
+
+// The 16 values of a block are computed once, and looked up as their lower and their higher bytes.
+void DequantizeNf4(const DequantizeArgs& args, int64_t begin, int64_t end) {
+  const DU8 d;
+  const hn::Repartition<uint16_t, DU8> d16;
+  const auto low_half = hn::Set(d, 0x0F);
+  float numbers[kNf4Codes];
+  for (int code = 0; code < kNf4Codes; ++code) numbers[code] = Nf4Number(code);
+  const auto* src = static_cast<const uint8_t*>(args.src);
+  float* dst = static_cast<float*>(args.dst);
+  for (int64_t block = begin; block < end; block += kNf4BlockElems) {
+    const Nf4Place at = Nf4Place::Of(block, args.n);
+    Bf16 scale;
+    std::memcpy(&scale.bits, src + at.scale, sizeof(scale.bits));
+    alignas(16) uint16_t values[kNf4Codes];
+    for (int64_t i = 0; i < kNf4Codes; i += kVecLanes) {
+      const VF product = hn::Mul(hn::LoadU(DF(), numbers + i), hn::Set(DF(), ToFloat(scale)));
+      hn::StoreU(Bf16Form::NarrowTiesToEven(product), DU16(), values + i);
+    }
+    const auto first = hn::BitCast(d, hn::Load(d16, values)), second = hn::BitCast(d, hn::Load(d16, values + 8));
+    const auto lower = hn::ConcatEven(d, second, first), higher = hn::ConcatOdd(d, second, first);
+    for (int64_t i = 0; i < kNf4BlockElems; i += 32) {
+      const auto both = hn::LoadU(d, src + at.codes + i / 2);
+      const auto even = hn::And(both, low_half);
+      const auto odd = hn::And(hn::BitCast(d, hn::ShiftRight<4>(hn::BitCast(d16, both))), low_half);
+      for (const bool is_upper : {false, true}) {
+        const auto codes = is_upper ? hn::InterleaveUpper(d, even, odd) : hn::InterleaveLower(d, even, odd);
+        StoreBf16Bytes(hn::TableLookupBytes(lower, codes), hn::TableLookupBytes(higher, codes),
+                       dst + block + i + (is_upper ? 16 : 0));
+      }
+    }
+  }
+}
+
+void DequantizeImpl(const DequantizeArgs& args, int64_t begin, int64_t end) {
+  if (args.format == QuantizedFormat::kMxInt8) return DequantizeMxInt8(args, begin, end);
+  DequantizeNf4(args, begin, end);
 }
 
 // put(v, i, left): what becomes of elements from i on.

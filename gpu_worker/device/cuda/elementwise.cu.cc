@@ -8,6 +8,8 @@
 
 #include "common/numeric/bf16.h"
 #include "common/numeric/mx_int8.h"
+#include "common/numeric/nf4.h"
+#include "common/numeric/quantized.h"
 #include "common/tensor/dtype.h"
 #include "gpu_worker/device/cuda/act_dispatch.h"
 #include "gpu_worker/device/cuda/cuda_kernel_sizes.h"
@@ -246,7 +248,7 @@ __global__ void WidenKernel(int64_t n, const From* src, To* dst) {
 
 // A pack lies in one block, and a block in one run.
 template <typename To>
-__global__ void DequantizeKernel(int64_t n, const uint8_t* src, To* dst) {
+__global__ void DequantizeMxInt8Kernel(int64_t n, const uint8_t* src, To* dst) {
   static_assert(kMxBlockElems % kPack == 0 && kPack == sizeof(uint64_t));
   const int64_t at = PackStart();
   if (at >= n) return;
@@ -257,6 +259,26 @@ __global__ void DequantizeKernel(int64_t n, const uint8_t* src, To* dst) {
   float v[kPack];
   EPS_UNROLL
   for (int i = 0; i < kPack; ++i) v[i] = static_cast<float>(static_cast<int8_t>(codes >> (8 * i))) * unit;
+  StorePack<true>(v, dst, at, n);
+}
+
+// The 16 numbers are in 16 banks of shared memory, which a warp's threads read at once, whatever their codes are.
+template <typename To>
+__global__ void DequantizeNf4Kernel(int64_t n, const uint8_t* src, To* dst) {
+  static_assert(kNf4BlockElems % kPack == 0 && kPack / 2 == sizeof(uint32_t));
+  __shared__ float numbers[kNf4Codes];
+  if (threadIdx.x < kNf4Codes) numbers[threadIdx.x] = Nf4Number(static_cast<int>(threadIdx.x));
+  __syncthreads();
+  const int64_t at = PackStart();
+  if (at >= n) return;
+  const int64_t run = at / kNf4RunElems, within = at % kNf4RunElems, left = n - run * kNf4RunElems;
+  const uint8_t* from = src + run * Nf4Bytes(kNf4RunElems);
+  const uint32_t codes = *reinterpret_cast<const uint32_t*>(from + within / 2);
+  const uint8_t* scales = from + (left < kNf4RunElems ? left : kNf4RunElems) / 2;
+  const Bf16 scale = {reinterpret_cast<const uint16_t*>(scales)[within / kNf4BlockElems]};
+  float v[kPack];
+  EPS_UNROLL
+  for (int i = 0; i < kPack; ++i) v[i] = Nf4Value(numbers[codes >> (4 * i) & 15], scale);
   StorePack<true>(v, dst, at, n);
 }
 
@@ -542,8 +564,9 @@ void Widen(KernelQueue& queue, Dtype act, const WidenArgs& args) {
 void Dequantize(KernelQueue& queue, Dtype act, const DequantizeArgs& args) {
   ForAct(act, [&](auto to) {
     using To = typename decltype(to)::type;
-    Launch(queue, "Dequantize", ElementShape(args.n), &DequantizeKernel<To>, args.n,
-           static_cast<const uint8_t*>(args.src), static_cast<To*>(args.dst));
+    const bool is_nf4 = args.format == QuantizedFormat::kNf4;
+    Launch(queue, "Dequantize", ElementShape(args.n), is_nf4 ? &DequantizeNf4Kernel<To> : &DequantizeMxInt8Kernel<To>,
+           args.n, static_cast<const uint8_t*>(args.src), static_cast<To*>(args.dst));
   });
 }
 
