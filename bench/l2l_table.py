@@ -54,7 +54,7 @@ def most_layers(**shape):
     def fits(layers):
         made = plan(**of_batch(32, model__layers=layers, relay__inner="RECOMPUTE", relay__boundaries="HOST",
                                checkpoint__buffer_bytes=0, optimizer__clip__mode="LAGGED", **shape))
-        host = made["host"]["total_bytes"] + sum(made["worker_host"][k] for k in ("boundary_bytes", "push_bytes", "pass_bytes"))
+        host = made["host"]["total_bytes"] + made["worker_host"]["total_bytes"]
         return made, made["device"]["smallest_cap_bytes"] <= DEVICE_BYTES and host <= HOST_BYTES
     low, high = 1, 4096
     while low < high:

@@ -50,6 +50,7 @@ struct SampleFlags {
   double temperature = 0.8;
   int32_t top_k = 0;
   uint64_t seed = 1;
+  RunFlags run;  // --set alone
   WorkerFlags worker;
 
   bool is_chat() const { return chat || !messages.empty(); }
@@ -148,7 +149,7 @@ absl::Status WriteText(const SampleFlags& flags, const std::string& folder, cons
   request.set_seed(flags.seed);
   const int64_t text_tokens = prompt_tokens + flags.tokens;
   EPS_ASSIGN_OR_RETURN(const std::unique_ptr<SamplingServer> server,
-                       SamplingServer::Start(folder, text_tokens, flags.worker, signals));
+                       SamplingServer::Start(folder, flags.run.set, text_tokens, flags.worker, signals));
   TokenPrinter printer(model.tokenizer.get(), prompt.ids);
   bool shows_prompt = model.tokenizer != nullptr && !flags.is_chat();
   EPS_RETURN_IF_ERROR(server->Generate(request, [&](const proto::GenerateReply& reply) {
@@ -200,7 +201,7 @@ absl::Status TellLinesApart(const SampleFlags& flags, const std::string& folder,
   EPS_ASSIGN_OR_RETURN(const ModelTokenizer model, OpenModelTokenizer(flags.tokenizer, folder, config.vocab));
   EPS_ASSIGN_OR_RETURN(const std::unique_ptr<LineReader> lines, LineReader::Open(flags.in));
   EPS_ASSIGN_OR_RETURN(const std::unique_ptr<SamplingServer> server,
-                       SamplingServer::Start(folder, config.context, flags.worker, signals));
+                       SamplingServer::Start(folder, flags.run.set, config.context, flags.worker, signals));
   return PrintClassesOfLines(flags.in, *lines, model, config, *server);
 }
 
@@ -217,7 +218,7 @@ absl::Status TellApart(const SampleFlags& flags, const std::string& folder, cons
     EPS_ASSIGN_OR_RETURN(ids, PromptOfClassifier(model, flags.prompt, config.context));
   }
   EPS_ASSIGN_OR_RETURN(const std::unique_ptr<SamplingServer> server,
-                       SamplingServer::Start(folder, config.context, flags.worker, signals));
+                       SamplingServer::Start(folder, flags.run.set, config.context, flags.worker, signals));
   return PrintClass(ids, config, *server).status();
 }
 
@@ -344,6 +345,10 @@ void AddSample(CLI::App& app, int* exit_code) {
   command->add_option("--seed", flags->seed, "The same seed gives the same text")
       ->check(IsSeed())
       ->capture_default_str();
+  flags->run.AddSetTo(*command)->description(
+      "A field of precision.wire (BF16, FP32, FP16: what weights are pulled in) or precision.frozen (MXINT8, NF4: the "
+      "blocks' matrices in 8 or 4 bits). Default: as the run has them; of a Hugging Face folder BF16 where it is, else "
+      "FP32");
   flags->worker.AddTo(*command);
   command->callback([flags, exit_code] {
     // A terminal that is closed ends it too: nothing may be left of its folder.

@@ -61,13 +61,14 @@ class CallEvents {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<SamplingServer>> SamplingServer::Start(const std::string& checkpoint,
+                                                                      const std::vector<std::string>& set,
                                                                       int64_t text_tokens, const WorkerFlags& flags,
                                                                       SignalQueue& signals) {
   const int threads = UsableCores();
   EPS_RETURN_IF_ERROR(CheckThreadRoom(RunThreads(1, threads)));
   auto server = std::unique_ptr<SamplingServer>(new SamplingServer(signals));
   EPS_ASSIGN_OR_RETURN(const std::string programs, ProgramFolder());
-  EPS_RETURN_IF_ERROR(server->StartDaemon(programs, checkpoint, text_tokens));
+  EPS_RETURN_IF_ERROR(server->StartDaemon(programs, checkpoint, set, text_tokens));
   std::vector<std::string> arguments = flags.ToArguments(server->address_, threads, 0);
   arguments.insert(arguments.end(), {"--token-file", server->doors_.token_file});
   EPS_ASSIGN_OR_RETURN(server->worker_, Spawn({.name = "gpu_worker",
@@ -80,7 +81,7 @@ absl::StatusOr<std::unique_ptr<SamplingServer>> SamplingServer::Start(const std:
 }
 
 absl::Status SamplingServer::StartDaemon(const std::string& programs, const std::string& checkpoint,
-                                         int64_t text_tokens) {
+                                         const std::vector<std::string>& set, int64_t text_tokens) {
   EPS_ASSIGN_OR_RETURN(std::string folder, TemporaryFolder());
   folder += "/eps-sample-XXXXXX";
   if (mkdtemp(folder.data()) == nullptr) return FileError(errno, "make", folder);
@@ -88,11 +89,14 @@ absl::Status SamplingServer::StartDaemon(const std::string& programs, const std:
   // Where the daemon's socket goes: so that nothing is left even when it is killed.
   setenv("XDG_RUNTIME_DIR", folder.c_str(), 1);
   EPS_ASSIGN_OR_RETURN(doors_, WriteRunToken(folder));
+  std::vector<std::string> arguments = {
+      "--serve",      checkpoint,       "--serve-context", absl::StrCat(RoundUp(text_tokens, kContextStep)),
+      "--out",        folder,           "--listen",        "127.0.0.1:0",
+      "--token-file", doors_.token_file};
+  for (const std::string& field : set) arguments.insert(arguments.end(), {"--set", field});
   EPS_ASSIGN_OR_RETURN(daemon_, Spawn({.name = "eps_server",
                                        .program = programs + "/eps_server",
-                                       .arguments = {"--serve", checkpoint, "--serve-context",
-                                                     absl::StrCat(RoundUp(text_tokens, kContextStep)), "--out", folder,
-                                                     "--listen", "127.0.0.1:0", "--token-file", doors_.token_file},
+                                       .arguments = arguments,
                                        .log_path = folder_ + "/eps_server.log",
                                        .signal_when_parent_dies = SIGKILL}));
   EPS_ASSIGN_OR_RETURN(const Endpoint endpoint,

@@ -24,9 +24,10 @@ namespace eps::cli {
 // Threads: one at a time
 class SamplingServer {
  public:
-  // For texts of `text_tokens` tokens, the prompt's included. `signals` outlives the server.
+  // For texts of `text_tokens` tokens, the prompt's included. set: eps_server's --set. `signals` outlives the server.
   // Errors: the programs' own, by their exit codes · CANCELLED a signal came · DEADLINE_EXCEEDED · the system's
-  static absl::StatusOr<std::unique_ptr<SamplingServer>> Start(const std::string& checkpoint, int64_t text_tokens,
+  static absl::StatusOr<std::unique_ptr<SamplingServer>> Start(const std::string& checkpoint,
+                                                               const std::vector<std::string>& set, int64_t text_tokens,
                                                                const WorkerFlags& flags, SignalQueue& signals);
   ~SamplingServer();
 
@@ -38,7 +39,8 @@ class SamplingServer {
  private:
   explicit SamplingServer(SignalQueue& signals) : signals_(signals) {}
 
-  absl::Status StartDaemon(const std::string& programs, const std::string& checkpoint, int64_t text_tokens);
+  absl::Status StartDaemon(const std::string& programs, const std::string& checkpoint,
+                           const std::vector<std::string>& set, int64_t text_tokens);
   // Waits up to `timeout` for a signal. OK while both live and none came; else why one ended, with the code of its
   // exit, or CANCELLED.
   absl::Status Check(absl::Duration timeout);

@@ -40,8 +40,7 @@ struct WholePlan {
   // Of each worker on the host; the cpu device's arena is there too.
   int64_t worker_host_bytes() const {
     const int64_t of_device = device_on_host ? device.arena_bytes + outside_bytes : 0;
-    return of_device + device.host_boundary_bytes + device.host_inner_bytes + device.host_push_bytes +
-           device.host_pass_bytes;
+    return of_device + device.host_bytes();
   }
 };
 

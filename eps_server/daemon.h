@@ -26,7 +26,7 @@ struct DaemonOptions {
   bool tensorboard = false;                          // keep event files of what it trains in `out`
   std::string trace_file;                            // of what it does and when, while it trains; "": none is kept
   std::string evaluate_folder;  // or a checkpoint or Hugging Face folder: evaluate it, by these overrides
-  std::string serve_folder;     // or a checkpoint or Hugging Face folder: serve it
+  std::string serve_folder;     // or a checkpoint or Hugging Face folder: serve it, by these overrides
   int64_t serve_context = 0;    // tokens of a text that it is planned for, at most; 0: the model's
   std::string out;              // where everything is left
   std::string listen = "127.0.0.1:0";

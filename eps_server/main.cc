@@ -73,11 +73,12 @@ void AddFlags(CLI::App& app, Flags& flags) {
       ->type_name("N")
       ->check(CLI::Range(int64_t{1}, int64_t{1} << 30))
       ->needs(serve);
-  app.add_option("--set", flags.overrides, "Overrides a field of the RunSpec; may be given again")
+  app.add_option("--set", flags.overrides,
+                 "Overrides a field of the RunSpec; may be given again. With --serve precision.wire and "
+                 "precision.frozen alone")
       ->type_name("FIELD.PATH=VALUE")
       ->expected(1)
-      ->take_all()
-      ->excludes(serve);
+      ->take_all();
   app.add_option("--steps", flags.steps, "Overrides the RunSpec's steps")
       ->type_name("N")
       ->check(CLI::Range(int64_t{1}, int64_t{1000000000000}))

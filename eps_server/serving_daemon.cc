@@ -47,10 +47,11 @@ class ServingDaemon final : public Daemon {
     EPS_ASSIGN_OR_RETURN(certificate_expiry_seconds_, CertificateExpirySeconds(options_.doors));
     EPS_RETURN_IF_ERROR(out_.Make());
     EPS_ASSIGN_OR_RETURN(front_, DaemonFront::Open(options_, listen_, std::move(rpc_options), identity_, &work_));
-    EPS_ASSIGN_OR_RETURN(
-        served_,
-        LoadCheckpointForServing(options_.serve_folder,
-                                 {.threads = options_.threads, .max_context = options_.serve_context, .work = &work_}));
+    EPS_ASSIGN_OR_RETURN(served_,
+                         LoadCheckpointForServing(options_.serve_folder, {.threads = options_.threads,
+                                                                          .max_context = options_.serve_context,
+                                                                          .overrides = options_.overrides,
+                                                                          .work = &work_}));
     EPS_ASSIGN_OR_RETURN(max_message_bytes_, MaxControlMessageBytes(served_.run));
     host_ = std::make_unique<ServingHost>(served_.run);
     EPS_RETURN_IF_ERROR(work_.Add(0));

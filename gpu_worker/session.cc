@@ -270,7 +270,7 @@ absl::Status Session::MakeDevice(const PlanRequest& request, const RelayPlan& pl
 absl::Status Session::MakeExecutor(RelayPlan plan) {
   memory_.device_arena_bytes = plan.arena_bytes;
   memory_.device_outside_bytes = device_->outside_bytes();
-  memory_.host_bytes = plan.host_boundary_bytes + plan.host_inner_bytes + plan.host_push_bytes + plan.host_pass_bytes;
+  memory_.host_bytes = plan.host_bytes();
   memory_.transport = transport_.name;
   memory_.group_kind = GroupKind(seat_->kind(), transport_.name, plan);
   EPS_ASSIGN_OR_RETURN(executor_, RelayExecutor::Create({.model = &model_,

@@ -15,8 +15,8 @@
 #include "common/checkpoint/manifest.h"
 #include "common/checkpoint/model_source.h"
 #include "common/checkpoint/resumed_run.h"
+#include "common/checkpoint/untrained_run.h"
 #include "common/corpus/data_form.h"
-#include "common/model/model_spec.h"
 
 namespace eps {
 namespace {
@@ -55,7 +55,7 @@ bool IsOfForm(const DataConfig& data, DataForm form) {
 }
 
 // Reads evaluation.path as that one of the run's files whose form its ending says; the first, which it goes by, from now on.
-absl::Status TakeForm(RunConfig& run) {
+absl::Status TakeFileForm(RunConfig& run) {
   const DataForm form = DataFormOfName(run.evaluation.path);
   if (run.sources.empty() && IsOfForm(run.data, form)) return absl::OkStatus();
   for (DataSource& source : run.sources) {
@@ -93,44 +93,15 @@ absl::Status CheckFields(const std::vector<FieldOverride>& overrides, bool is_ch
   return absl::OkStatus();
 }
 
-// The name of the smallest tensor that the head has for itself: the nearer to the loss it is, the less of a way back has
-// to be planned for.
-std::string TensorToTrain(const ModelSpec& model) {
-  const TensorSpec* smallest = nullptr;
-  for (const BlobUse& use : model.layers.back().blobs) {
-    const BlobSpec& blob = model.blob(use.blob);
-    if (blob.uses.size() > 1) continue;
-    for (const TensorSpec& tensor : blob.tensors) {
-      if (smallest == nullptr || tensor.num_elems() < smallest->num_elems()) smallest = &tensor;
-    }
-  }
-  EPS_CHECK(smallest != nullptr);  // its norm, if nothing else
-  return smallest->name;
-}
-
-int64_t QuantizedParameters(const ModelSpec& model) {
-  int64_t sum = 0;
-  for (const BlobSpec& blob : model.blobs) sum += blob.is_quantized() ? blob.num_parameters() : 0;
-  return sum;
-}
-
-// step: that the model is of.
-absl::StatusOr<RunConfig> WithoutSteps(RunConfig run, int64_t step) {
+// step: that the model is of. form: TakeForm's
+absl::StatusOr<RunConfig> WithoutSteps(RunConfig run, int64_t step, const std::vector<FieldOverride>& form) {
   run.steps = step + 1;  // which is not made
   run.evaluation.every_steps = 1;
   run.evaluation.at_start = step == 0;
-  run.optimizer = {.rule = OptimizerRule::kSgd, .peak_learning_rate = 1};
-  run.precision.moments = MomentFormat::kFp32;
   run.checkpoint = {.last = false};
   run.layer_drop = {};
-  run.optimizer_offload = {};
   run.relay.device_models = DeviceModelRule::kAny;
-  EPS_ASSIGN_OR_RETURN(const ModelSpec was, BuildModel(run.model));
-  run.model.freeze = {"*", absl::StrCat("!", TensorToTrain(was))};
-  EPS_ASSIGN_OR_RETURN(const ModelSpec model, BuildModel(run.model));
-  // Else matrices that the run trained would be rounded.
-  if (QuantizedParameters(model) != QuantizedParameters(was)) run.model.frozen_format = std::nullopt;
-  return ParseRunConfig(SerializeRunConfig(run));
+  return WithoutTraining(std::move(run), form);
 }
 
 // Where positions are a table its rows are the context.
@@ -149,8 +120,9 @@ absl::Status CheckHeldOut(const RunConfig& was, const RunConfig& now) {
       ": it was trained on the rest; evaluate on another file (--data FILE)"));
 }
 
-absl::StatusOr<RunConfig> OfCheckpoint(const std::string& folder, const std::vector<FieldOverride>& overrides) {
+absl::StatusOr<RunConfig> OfCheckpoint(const std::string& folder, std::vector<FieldOverride> overrides) {
   EPS_RETURN_IF_ERROR(CheckFields(overrides, /*is_checkpoint=*/true));
+  const std::vector<FieldOverride> form = TakeForm(overrides);
   EPS_ASSIGN_OR_RETURN(const Manifest manifest, ReadManifest(folder));
   RunConfig run = manifest.run;
   run.model_from.clear();
@@ -165,15 +137,16 @@ absl::StatusOr<RunConfig> OfCheckpoint(const std::string& folder, const std::vec
   EPS_ASSIGN_OR_RETURN(run, WithOverrides(run, overrides));
   EPS_RETURN_IF_ERROR(CheckContext(manifest.run, run));
   EPS_RETURN_IF_ERROR(CheckHeldOut(manifest.run, run));
-  if (path != nullptr) EPS_RETURN_IF_ERROR(TakeForm(run));
+  if (path != nullptr) EPS_RETURN_IF_ERROR(TakeFileForm(run));
   if (const std::optional<std::string> out = RunFolderOf(folder); out.has_value()) {
     EPS_ASSIGN_OR_RETURN(run, WithKeptTokenizer(*out, run));
   }
-  return WithoutSteps(std::move(run), manifest.state.version.value());
+  return WithoutSteps(std::move(run), manifest.state.version.value(), form);
 }
 
 absl::StatusOr<RunConfig> OfModel(const std::string& folder, std::vector<FieldOverride> overrides) {
   EPS_RETURN_IF_ERROR(CheckFields(overrides, /*is_checkpoint=*/false));
+  const std::vector<FieldOverride> form = TakeForm(overrides);
   const std::string* path = Given(kPath, overrides);
   if (path == nullptr) {
     return absl::InvalidArgumentError(
@@ -181,24 +154,17 @@ absl::StatusOr<RunConfig> OfModel(const std::string& folder, std::vector<FieldOv
   }
   overrides.insert(overrides.begin(), {{"data.path", *path}, {"evaluation.every_steps", "1"}});
   EPS_ASSIGN_OR_RETURN(RunConfig run, RunConfigOfModel(folder, overrides));
-  return WithoutSteps(std::move(run), /*step=*/0);
+  return WithoutSteps(std::move(run), /*step=*/0, form);
 }
 
 }  // namespace
 
 absl::StatusOr<EvaluatedRun> FindEvaluatedRun(const std::string& path, const std::vector<FieldOverride>& given) {
   EPS_ASSIGN_OR_RETURN(std::vector<FieldOverride> overrides, WithPathsFromHere(given));
-  // Has a meaning only where all is frozen, which is made of the run at the end.
-  const auto of_form = std::stable_partition(
-      overrides.begin(), overrides.end(), [](const FieldOverride& field) { return field.path != "precision.frozen"; });
-  const std::vector<FieldOverride> form(of_form, overrides.end());
-  overrides.erase(of_form, overrides.end());
   EvaluatedRun run;
   EPS_ASSIGN_OR_RETURN(run.folder, FindCheckpointFolder(path));
-  EPS_ASSIGN_OR_RETURN(run.config,
-                       IsStepFolder(run.folder) ? OfCheckpoint(run.folder, overrides) : OfModel(run.folder, overrides));
-  if (form.empty()) return run;
-  EPS_ASSIGN_OR_RETURN(run.config, WithOverrides(run.config, form));
+  EPS_ASSIGN_OR_RETURN(run.config, IsStepFolder(run.folder) ? OfCheckpoint(run.folder, std::move(overrides))
+                                                            : OfModel(run.folder, std::move(overrides)));
   return run;
 }
 

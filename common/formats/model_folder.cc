@@ -288,6 +288,11 @@ int64_t ModelFolder::tensor_bytes() const {
   return num_bytes;
 }
 
+bool ModelFolder::IsAllBf16() const {
+  return std::all_of(places_.begin(), places_.end(),
+                     [](const auto& named) { return named.second.entry->dtype == "BF16"; });
+}
+
 absl::Status ModelFolder::Read(const TensorSpec& tensor, absl::Span<float> values) const {
   const Place& place = places_.at(tensor.name);
   return place.file->reader->ReadFloats(*place.entry, values);

@@ -49,6 +49,7 @@ class ModelFolder {
   const std::string& NameInFile(const TensorSpec& tensor) const { return places_.at(tensor.name).entry->name; }
   // Of the model's tensors, as they lie in the files.
   int64_t tensor_bytes() const;
+  bool IsAllBf16() const;
   // Fills `values` (the tensor's num_elems) as fp32. `tensor` is one of model()'s, and not new.
   absl::Status Read(const TensorSpec& tensor, absl::Span<float> values) const;
   // As Read, of elements [first_elem, first_elem + values.size()) alone.

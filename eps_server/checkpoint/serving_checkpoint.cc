@@ -9,6 +9,7 @@
 #include "common/base/status_macros.h"
 #include "common/checkpoint/checkpoint_files.h"
 #include "common/checkpoint/manifest.h"
+#include "common/checkpoint/untrained_run.h"
 #include "common/formats/model_folder.h"
 #include "common/tensor/dtype.h"
 #include "eps_server/checkpoint/checkpoint_folder.h"
@@ -17,13 +18,27 @@
 namespace eps::server {
 namespace {
 
+absl::Status CheckFields(const std::vector<FieldOverride>& overrides) {
+  for (const FieldOverride& field : overrides) {
+    if (field.path == "precision.wire" || field.path == "precision.frozen") continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat("--set: ", field.path,
+                     ": a model is served by precision.wire and precision.frozen alone; leave it "
+                     "out"));
+  }
+  return absl::OkStatus();
+}
+
 // The run as one that trains nothing: what serving needs, and no more memory.
-RunConfig WithoutTraining(RunConfig run) {
-  run.optimizer = {.rule = OptimizerRule::kSgd, .peak_learning_rate = run.optimizer.peak_learning_rate};
+absl::StatusOr<RunConfig> AsServed(RunConfig run, std::vector<FieldOverride> overrides) {
+  const std::vector<FieldOverride> form = TakeForm(overrides);
   run.precision.wire_versions = 1;  // no other version is made
-  run.optimizer_offload = {};
   run.model.embedding_dropout = run.model.attention_dropout = run.model.residual_dropout = 0;
-  return run;
+  // Of gradients, of which there are none; where the wire has 16 bits a run has some rule.
+  run.precision.gradients = Dtype::kF32;
+  run.precision.loss_scale.reset();
+  EPS_ASSIGN_OR_RETURN(run, WithOverrides(run, overrides));
+  return WithoutTraining(std::move(run), form);
 }
 
 absl::Status MakeStore(const ServingOptions& options, ServingCheckpoint& result) {
@@ -37,7 +52,7 @@ absl::Status MakeStore(const ServingOptions& options, ServingCheckpoint& result)
 
 absl::Status LoadStepFolder(const ServingOptions& options, ServingCheckpoint& result) {
   EPS_ASSIGN_OR_RETURN(Manifest manifest, ReadManifestOfWholeWeights(result.folder, options.work));
-  result.run = WithoutTraining(manifest.run);
+  EPS_ASSIGN_OR_RETURN(result.run, AsServed(manifest.run, options.overrides));
   EPS_RETURN_IF_ERROR(MakeStore(options, result));
   EPS_RETURN_IF_ERROR(LoadTensors(result.folder, result.model, manifest, LoadWhat::kMasters, options.threads,
                                   *result.store, options.work));
@@ -49,7 +64,7 @@ absl::Status LoadHuggingFaceFolder(const ServingOptions& options, ServingCheckpo
   EPS_ASSIGN_OR_RETURN(const std::unique_ptr<ModelFolder> source, ModelFolder::Open(result.folder));
   RunConfig run;
   run.model = source->model().config;
-  run.precision = {.wire = Dtype::kF32, .gradients = Dtype::kF32};
+  run.precision = {.wire = source->IsAllBf16() ? Dtype::kBf16 : Dtype::kF32, .gradients = Dtype::kF32};
   // Required of every run, and of no meaning where nothing is trained.
   run.data.path = absl::StrCat(result.folder, "/", kConfigFile);
   run.data.tokenizer = TokenForm::kTokenFile;
@@ -57,7 +72,7 @@ absl::Status LoadHuggingFaceFolder(const ServingOptions& options, ServingCheckpo
   if (run.objective() == Objective::kMaskedTokens) run.data.mask.token = 0;
   run.optimizer.peak_learning_rate = 1;
   run.steps = 1;
-  result.run = WithoutTraining(std::move(run));
+  EPS_ASSIGN_OR_RETURN(result.run, AsServed(std::move(run), options.overrides));
   EPS_RETURN_IF_ERROR(MakeStore(options, result));
   return LoadHuggingFace(result.folder, result.model, NewAdapters::kRefused, options.threads, *result.store,
                          options.work);
@@ -66,6 +81,7 @@ absl::Status LoadHuggingFaceFolder(const ServingOptions& options, ServingCheckpo
 }  // namespace
 
 absl::StatusOr<ServingCheckpoint> LoadCheckpointForServing(const std::string& path, const ServingOptions& options) {
+  EPS_RETURN_IF_ERROR(CheckFields(options.overrides));
   ServingCheckpoint result;
   EPS_ASSIGN_OR_RETURN(result.folder, FindCheckpointFolder(path));
   EPS_RETURN_IF_ERROR(IsStepFolder(result.folder) ? LoadStepFolder(options, result)

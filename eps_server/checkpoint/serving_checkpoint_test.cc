@@ -1,8 +1,11 @@
 #include "eps_server/checkpoint/serving_checkpoint.h"
 
-#include <cstring>
+#include <cstddef>
+#include <cstdint>
 #include <filesystem>
+#include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -26,7 +29,8 @@ namespace {
 
 // A run's DIR with checkpoints of steps 3 and 5.
 struct ServedCheckpoint {
-  explicit ServedCheckpoint(Dtype wire = Dtype::kBf16) : run(SmallRun(wire)), model(BuildModel(run.model).value()) {
+  explicit ServedCheckpoint(Dtype wire = Dtype::kBf16) : ServedCheckpoint(SmallRun(wire)) {}
+  explicit ServedCheckpoint(RunConfig of) : run(std::move(of)), model(BuildModel(run.model).value()) {
     const auto checkpointer = Checkpointer::Create(dir.File("checkpoints"), model, run).value();
     for (const int64_t step : {3, 5}) {
       const auto store = FilledStore(model, run, Version(step), static_cast<uint64_t>(step));
@@ -38,15 +42,19 @@ struct ServedCheckpoint {
   TempDir dir;
 };
 
-// The wire form, which is all that a worker sees.
-void ExpectSameWire(const ModelSpec& model, const Store& a, const Store& b, Version version) {
+// The bytes of each tensor that a worker sees; which blob it is in depends on what trains.
+std::map<std::string, std::vector<std::byte>> WireByName(const ModelSpec& model, const Store& store, Version version) {
+  std::map<std::string, std::vector<std::byte>> tensors;
+  const int64_t elem_bytes = SizeOf(store.wire_dtype());
   for (const BlobSpec& blob : model.blobs) {
-    EXPECT_EQ(b.published(blob.id), version);
-    const auto of_a = a.Wire(blob.id, version);
-    const auto of_b = b.Wire(blob.id, version);
-    ASSERT_EQ(of_a.size(), of_b.size());
-    EXPECT_EQ(std::memcmp(of_a.data(), of_b.data(), of_a.size()), 0) << blob.name;
+    for (const TensorSpec& tensor : blob.tensors) {
+      const auto bytes = store.Wire(blob.id, version)
+                             .subspan(static_cast<size_t>(tensor.offset_elems * elem_bytes),
+                                      static_cast<size_t>(tensor.num_elems() * elem_bytes));
+      tensors[tensor.name].assign(bytes.begin(), bytes.end());
+    }
   }
+  return tensors;
 }
 
 TEST(ServingCheckpointTest, EveryWayToNameItFindsTheSameModel) {
@@ -57,8 +65,8 @@ TEST(ServingCheckpointTest, EveryWayToNameItFindsTheSameModel) {
       ASSERT_OK_AND_ASSIGN(const ServingCheckpoint served, LoadCheckpointForServing(f.dir.File(path)));
       EXPECT_EQ(served.state.version, Version(5)) << path;
       EXPECT_EQ(served.state.losses, StateAt(5).losses);
-      EXPECT_EQ(served.run.model, f.run.model);
-      ExpectSameWire(f.model, *written, *served.store, Version(5));
+      EXPECT_EQ(WireByName(served.model, *served.store, Version(5)), WireByName(f.model, *written, Version(5)));
+      for (const BlobSpec& blob : served.model.blobs) EXPECT_EQ(served.store->published(blob.id), Version(5));
     }
   }
 }
@@ -70,10 +78,10 @@ TEST(ServingCheckpointTest, AnOlderOneIsTakenWhenItIsAskedFor) {
   EXPECT_EQ(served.state.version, Version(3));
 }
 
-TEST(ServingCheckpointTest, NoMomentsAreHeldAndTheRunIsOneThatAWorkerTakes) {
+TEST(ServingCheckpointTest, HardlyMoreThanTheWireFormIsHeldAndTheRunIsOneThatAWorkerTakes) {
   const ServedCheckpoint f;
   ASSERT_OK_AND_ASSIGN(const ServingCheckpoint served, LoadCheckpointForServing(f.dir.path()));
-  EXPECT_EQ(served.store->sizes().moment_bytes, 0);
+  EXPECT_LT(served.store->sizes().total_bytes(), 2 * f.model.num_elems() + 1024);
   EXPECT_THAT(ParseRunConfig(SerializeRunConfig(served.run)), IsOkAndHolds(served.run));
 }
 
@@ -143,10 +151,49 @@ TEST(ServingCheckpointTest, AHuggingFaceFolderIsServedInFp32) {
   ASSERT_OK_AND_ASSIGN(const ServingCheckpoint served, LoadCheckpointForServing(folder));
   EXPECT_EQ(served.store->wire_dtype(), Dtype::kF32);
   EXPECT_EQ(served.state.version, Version(0));
-  const auto wanted = Store::Create(f.model, served.run).value();
+  RunConfig in_fp32 = f.run;
+  in_fp32.precision.wire = Dtype::kF32;
+  const auto wanted = Store::Create(f.model, in_fp32).value();
   ASSERT_OK(InitStore(f.model, 1, *wanted));
-  ExpectSameWire(f.model, *wanted, *served.store, Version(0));
+  EXPECT_EQ(WireByName(served.model, *served.store, Version(0)), WireByName(f.model, *wanted, Version(0)));
   EXPECT_THAT(ParseRunConfig(SerializeRunConfig(served.run)), IsOkAndHolds(served.run));
+}
+
+TEST(ServingCheckpointTest, WhatIsAskedForOfTheWireAndOfMatricesHolds) {
+  const ServedCheckpoint f;
+  const std::string folder = f.dir.File("hf");
+  ASSERT_OK(WriteModelFolder(folder, f.model, {.dtype = "BF16"},
+                             [](const TensorSpec& tensor, int64_t first, absl::Span<float> values) {
+                               InitTensorPart(tensor, 3, first, values);
+                               return absl::OkStatus();
+                             }));
+  for (const std::string& path : {folder, f.dir.path()}) {
+    const auto served = [&](std::vector<FieldOverride> overrides) {
+      return LoadCheckpointForServing(path, {.overrides = std::move(overrides)});
+    };
+    EXPECT_EQ(served({})->run.precision.wire, Dtype::kBf16);  // as the folder's tensors are, and the run was
+    for (const auto& [name, wire] : {std::pair("FP32", Dtype::kF32), {"FP16", Dtype::kF16}}) {
+      ASSERT_OK_AND_ASSIGN(const ServingCheckpoint in_it, served({{"precision.wire", name}}));
+      EXPECT_EQ(in_it.store->wire_dtype(), wire);
+      EXPECT_THAT(ParseRunConfig(SerializeRunConfig(in_it.run)), IsOkAndHolds(in_it.run));
+    }
+    ASSERT_OK_AND_ASSIGN(const ServingCheckpoint small, served({{"precision.frozen", "NF4"}}));
+    EXPECT_GT(small.store->sizes().quantized_bytes, 0);
+    EXPECT_EQ(small.run.model.frozen_format, QuantizedFormat::kNf4);
+    EXPECT_THAT(served({{"precision.frozen", "NF4"}, {"steps", "3"}}),
+                StatusIs(absl::StatusCode::kInvalidArgument, "--set: steps: a model is served by precision.wire"));
+    EXPECT_THAT(served({{"precision.wire", "FP8"}}), StatusIs(absl::StatusCode::kInvalidArgument, "precision.wire"));
+  }
+}
+
+// Whatever the loss was scaled by: nothing is trained.
+TEST(ServingCheckpointTest, ARunInFp16IsServedInAnyWire) {
+  RunConfig run = SmallRun(Dtype::kF16);
+  run.precision.loss_scale = LossScaleRule();
+  const ServedCheckpoint f(run);
+  for (const char* wire : {"FP16", "BF16", "FP32"}) {
+    EXPECT_OK(LoadCheckpointForServing(f.dir.path(), {.overrides = {{"precision.wire", wire}}}));
+  }
 }
 
 }  // namespace

@@ -118,6 +118,9 @@ struct RelayPlan {
   // What the device pins of boundaries, inner activations and gradients, and of the daemon's weights in both versions
   // where it copies from there, at most; 0 for one that pins nothing.
   int64_t host_pinned_bytes = 0;
+
+  // Of the host, but for what host_redo_push_bytes is more than host_push_bytes.
+  int64_t host_bytes() const { return host_boundary_bytes + host_inner_bytes + host_push_bytes + host_pass_bytes; }
 };
 
 // One line of `eps plan`: what, where, how many bytes, and why.

@@ -117,6 +117,12 @@ class QuantizedTest(SystemTest):
         said = [json.loads(line) for line in (out / "evaluations.jsonl").read_text().splitlines()]
         self.assertEqual(self.evaluated(out), said[-1]["loss"])
         self.assertTrue(self.eps("sample", "--checkpoint", out, "--prompt", "and the ", "--tokens", 4).stdout)
+        said = [self.eps("sample", "--checkpoint", self.work.out(folder), "--prompt", "and the ", "--tokens", 40, *args).stdout
+                for folder, args in (("hf", frozen), ("rounded", ()))]
+        self.assertEqual(*said)
+        for field, message in (("precision.frozen=INT4", "precision.frozen"), ("steps=3", "--set: steps: a model is served by")):
+            sample = run([str(EPS), "sample", "--checkpoint", str(self.work.out("hf")), "--tokens", "1", "--set", field])
+            self.refused(sample, 2, message)
 
         self.eps("branch", "--checkpoint", out, "--out", self.work.out("branch"), "--set", "steps=16")
         self.eps("grow", "--checkpoint", out, "--out", self.work.out("deeper"), "--insert", "1:ZERO_GATED", "--set",
