@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/file_util.h"
+#include "common/numeric/quantized.h"
 #include "common/testing/status_matchers.h"
 #include "common/testing/temp_dir.h"
 #include "gmock/gmock.h"

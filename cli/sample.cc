@@ -22,6 +22,7 @@
 #include "cli/sample_prompt.h"
 #include "cli/sampling_server.h"
 #include "cli/signal_queue.h"
+#include "cli/text_until.h"
 #include "common/base/exit_code.h"
 #include "common/base/file_util.h"
 #include "common/base/flags.h"
@@ -97,30 +98,30 @@ absl::StatusOr<SamplePrompt> PromptOf(const SampleFlags& flags, const ModelToken
 // Prints tokens as they come: text, or, without a tokenizer, ids.
 class TokenPrinter {
  public:
-  TokenPrinter(const Tokenizer* tokenizer, std::vector<int32_t> prompt)
-      : tokenizer_(tokenizer), tokens_(std::move(prompt)) {
-    if (tokenizer_ != nullptr) shown_bytes_ = tokenizer_->Decode(tokens_, kSkipSpecials).size();
-  }
+  TokenPrinter(const Tokenizer* tokenizer, const SamplePrompt& prompt)
+      : tokenizer_(tokenizer), tokens_(prompt.ids), until_(Text().size(), prompt.text_end) {}
 
-  // False once nobody takes it.
+  // False once nobody takes it, or the text that ends it has come.
   bool Print(int32_t token) {
+    tokens_.push_back(token);
     if (tokenizer_ == nullptr) {
       std::printf("%d ", token);
     } else {
-      // All of them again: what a token spells may depend on those before it.
-      tokens_.push_back(token);
-      const std::string text = tokenizer_->Decode(tokens_, kSkipSpecials);
-      if (text.size() > shown_bytes_) std::fwrite(text.data() + shown_bytes_, 1, text.size() - shown_bytes_, stdout);
-      shown_bytes_ = text.size();
+      Write(until_.Next(Text()));
     }
-    return std::fflush(stdout) == 0 && std::ferror(stdout) == 0;
+    return std::fflush(stdout) == 0 && std::ferror(stdout) == 0 && !until_.has_ended();
   }
+  void End() { Write(until_.Rest(Text())); }
 
  private:
   static constexpr bool kSkipSpecials = false;
+  // All of them again each time: what a token spells may depend on those before it.
+  std::string Text() const { return tokenizer_ == nullptr ? "" : tokenizer_->Decode(tokens_, kSkipSpecials); }
+  static void Write(absl::string_view text) { std::fwrite(text.data(), 1, text.size(), stdout); }
+
   const Tokenizer* tokenizer_;
   std::vector<int32_t> tokens_;
-  size_t shown_bytes_ = 0;
+  TextUntil until_;
 };
 
 absl::Status WriteText(const SampleFlags& flags, const std::string& folder, const ModelConfig& config,
@@ -135,7 +136,10 @@ absl::Status WriteText(const SampleFlags& flags, const std::string& folder, cons
     EPS_ASSIGN_OR_RETURN(prompt, PromptOf(flags, model));
   }
   if (prompt.ids.empty()) return absl::InvalidArgumentError("--prompt: at least one token is needed");
-  if (flags.no_stop) prompt.ends.clear();
+  if (flags.no_stop) {
+    prompt.ends.clear();
+    prompt.text_end.clear();
+  }
   const auto prompt_tokens = static_cast<int64_t>(prompt.ids.size());
   if (const std::string cut = CutText(prompt_tokens, config.context); flags.is_chat() && !cut.empty()) {
     std::fprintf(stderr, "eps: warning: %s\n", cut.c_str());
@@ -150,12 +154,13 @@ absl::Status WriteText(const SampleFlags& flags, const std::string& folder, cons
   const int64_t text_tokens = prompt_tokens + flags.tokens;
   EPS_ASSIGN_OR_RETURN(const std::unique_ptr<SamplingServer> server,
                        SamplingServer::Start(folder, flags.run.set, text_tokens, flags.worker, signals));
-  TokenPrinter printer(model.tokenizer.get(), prompt.ids);
+  TokenPrinter printer(model.tokenizer.get(), prompt);
   bool shows_prompt = model.tokenizer != nullptr && !flags.is_chat();
   EPS_RETURN_IF_ERROR(server->Generate(request, [&](const proto::GenerateReply& reply) {
     if (std::exchange(shows_prompt, false)) std::fputs(flags.prompt.c_str(), stdout);
     return !prompt.ends.contains(reply.token()) && printer.Print(reply.token());
   }));
+  printer.End();
   std::printf("\n");
   return absl::OkStatus();
 }
@@ -346,8 +351,9 @@ void AddSample(CLI::App& app, int* exit_code) {
       ->check(IsSeed())
       ->capture_default_str();
   flags->run.AddSetTo(*command)->description(
-      "A field of precision.wire (BF16, FP32, FP16: what weights are pulled in) or precision.frozen (MXINT8, NF4: the "
-      "blocks' matrices in 8 or 4 bits). Default: as the run has them; of a Hugging Face folder BF16 where it is, else "
+      "precision.wire (BF16, FP32, FP16: what weights are pulled in) or precision.frozen (MXINT8, NF4: the blocks' "
+      "matrices in 8 or 4 bits; WIRE: as all else). Default: as the run has them; of a Hugging Face folder BF16 where "
+      "it is, else "
       "FP32");
   flags->worker.AddTo(*command);
   command->callback([flags, exit_code] {

@@ -114,7 +114,11 @@ absl::StatusOr<SamplePrompt> PromptOfChat(const ModelTokenizer& model, absl::Spa
   if (status.ok()) status = CheckModelHas(chat->ids, model.vocab, *model.tokenizer);
   if (!status.ok()) return file.empty() ? status : Annotate(status, file);
   SamplePrompt prompt{.ids = std::move(chat->ids), .ends = KnownEnds(model)};
-  if (chat->end_of_turn) prompt.ends.insert(*chat->end_of_turn);
+  if (chat->end_of_turn) {
+    prompt.ends.insert(*chat->end_of_turn);
+  } else {
+    prompt.text_end = std::string(ChatTemplate::kTextEndOfTurn);
+  }
   return prompt;
 }
 

@@ -33,6 +33,7 @@ absl::StatusOr<ModelTokenizer> OpenModelTokenizer(const std::string& told, const
 struct SamplePrompt {
   std::vector<int32_t> ids;
   std::set<int32_t> ends;  // tokens that end what the model says
+  std::string text_end;    // and a text, which is no part of it; "": none
 };
 
 // Errors of all prompts: INVALID_ARGUMENT a token that the model has not

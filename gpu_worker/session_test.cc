@@ -201,6 +201,18 @@ TEST_F(SessionTest, AWorkerWhoseDeviceBrokeAnswersAndEnds) {
   EXPECT_NE(said_.All()[1], "inferred 1: logits");
 }
 
+TEST_F(SessionTest, ADaemonThatWasStoppedIsAwayWhereTheWorkerIsToStay) {
+  for (const bool until_done : {false, true}) {
+    for (const bool run_may_go_on : {false, true}) {
+      orders_ = {FinishOrder{.ok = true, .run_may_go_on = run_may_go_on}};
+      options_.until_done = until_done;
+      const SessionEnd end = RunOnCpu();
+      EXPECT_EQ(end.status.ok(), !(until_done && run_may_go_on));
+      EXPECT_EQ(end.link_failed, until_done && run_may_go_on);
+    }
+  }
+}
+
 TEST_F(SessionTest, WhatLibrariesTakeLaterIsReportedWithThePass) {
   orders_ = {Step(), FinishOrder{.ok = true}};
   options_.hooks.wrap_device = [](std::unique_ptr<Device> device) {

@@ -127,6 +127,10 @@ void AddFlags(CLI::App& app, Flags& flags) {
       ->check([](const std::string& how) {
         return kTransports.count(how) > 0 ? "" : "must be auto, grpc or shared_memory";
       });
+  app.add_flag(
+      "--until-done", flags.options.until_done,
+      "Looks for a daemon that was stopped before its run was done, as for one that is away, in place of ending "
+      "with 0: where something starts it again");
   app.add_option("--reconnect-seconds", flags.reconnect_seconds, "How long to look for a daemon that is away")
       ->type_name("S")
       ->capture_default_str()

@@ -124,9 +124,7 @@ def plan(place, model, batch, choice="relay", cap=None, deadline=float("inf"), h
     if done.returncode != 0:
         raise Failed(f"eps plan: {done.stderr.strip()}")
     said = json.loads(done.stdout)
-    worker = said["worker_host"]  # of which pinned_bytes is a part, with the daemon's weights
-    said["host_total_bytes"] = (said["host"]["total_bytes"] + worker["boundary_bytes"] + worker["inner_bytes"] +
-                                worker["push_bytes"])
+    said["host_total_bytes"] = said["host"]["total_bytes"] + said["worker_host"]["total_bytes"]
     return said, ""
 
 

@@ -55,7 +55,7 @@ bool IsOfForm(const DataConfig& data, DataForm form) {
 }
 
 // Reads evaluation.path as that one of the run's files whose form its ending says; the first, which it goes by, from now on.
-absl::Status TakeFileForm(RunConfig& run) {
+absl::Status TakeForm(RunConfig& run) {
   const DataForm form = DataFormOfName(run.evaluation.path);
   if (run.sources.empty() && IsOfForm(run.data, form)) return absl::OkStatus();
   for (DataSource& source : run.sources) {
@@ -93,15 +93,14 @@ absl::Status CheckFields(const std::vector<FieldOverride>& overrides, bool is_ch
   return absl::OkStatus();
 }
 
-// step: that the model is of. form: TakeForm's
-absl::StatusOr<RunConfig> WithoutSteps(RunConfig run, int64_t step, const std::vector<FieldOverride>& form) {
+// step: that the model is of.
+absl::StatusOr<RunConfig> WithoutSteps(RunConfig run, int64_t step) {
   run.steps = step + 1;  // which is not made
   run.evaluation.every_steps = 1;
   run.evaluation.at_start = step == 0;
   run.checkpoint = {.last = false};
-  run.layer_drop = {};
   run.relay.device_models = DeviceModelRule::kAny;
-  return WithoutTraining(std::move(run), form);
+  return ParseRunConfig(SerializeRunConfig(run));
 }
 
 // Where positions are a table its rows are the context.
@@ -120,9 +119,8 @@ absl::Status CheckHeldOut(const RunConfig& was, const RunConfig& now) {
       ": it was trained on the rest; evaluate on another file (--data FILE)"));
 }
 
-absl::StatusOr<RunConfig> OfCheckpoint(const std::string& folder, std::vector<FieldOverride> overrides) {
+absl::StatusOr<RunConfig> OfCheckpoint(const std::string& folder, const std::vector<FieldOverride>& overrides) {
   EPS_RETURN_IF_ERROR(CheckFields(overrides, /*is_checkpoint=*/true));
-  const std::vector<FieldOverride> form = TakeForm(overrides);
   EPS_ASSIGN_OR_RETURN(const Manifest manifest, ReadManifest(folder));
   RunConfig run = manifest.run;
   run.model_from.clear();
@@ -134,27 +132,28 @@ absl::StatusOr<RunConfig> OfCheckpoint(const std::string& folder, std::vector<Fi
     return absl::InvalidArgumentError(
         absl::StrCat(kPath, ": missing, and the run of ", folder, " evaluates nothing: say on what (--data FILE)"));
   }
-  EPS_ASSIGN_OR_RETURN(run, WithOverrides(run, overrides));
+  EPS_ASSIGN_OR_RETURN(run, WithoutTraining(std::move(run), overrides));
   EPS_RETURN_IF_ERROR(CheckContext(manifest.run, run));
   EPS_RETURN_IF_ERROR(CheckHeldOut(manifest.run, run));
-  if (path != nullptr) EPS_RETURN_IF_ERROR(TakeFileForm(run));
+  if (path != nullptr) EPS_RETURN_IF_ERROR(TakeForm(run));
   if (const std::optional<std::string> out = RunFolderOf(folder); out.has_value()) {
     EPS_ASSIGN_OR_RETURN(run, WithKeptTokenizer(*out, run));
   }
-  return WithoutSteps(std::move(run), manifest.state.version.value(), form);
+  return WithoutSteps(std::move(run), manifest.state.version.value());
 }
 
 absl::StatusOr<RunConfig> OfModel(const std::string& folder, std::vector<FieldOverride> overrides) {
   EPS_RETURN_IF_ERROR(CheckFields(overrides, /*is_checkpoint=*/false));
-  const std::vector<FieldOverride> form = TakeForm(overrides);
   const std::string* path = Given(kPath, overrides);
   if (path == nullptr) {
     return absl::InvalidArgumentError(
         absl::StrCat(kPath, ": missing, and ", folder, " is no run's: say on what (--data FILE)"));
   }
   overrides.insert(overrides.begin(), {{"data.path", *path}, {"evaluation.every_steps", "1"}});
+  const std::vector<FieldOverride> frozen_format = TakeFrozenFormat(overrides);
   EPS_ASSIGN_OR_RETURN(RunConfig run, RunConfigOfModel(folder, overrides));
-  return WithoutSteps(std::move(run), /*step=*/0, form);
+  EPS_ASSIGN_OR_RETURN(run, WithoutTraining(std::move(run), frozen_format));
+  return WithoutSteps(std::move(run), /*step=*/0);
 }
 
 }  // namespace

@@ -1,6 +1,8 @@
 #include "common/checkpoint/evaluated_run.h"
 
 #include <filesystem>
+#include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -11,6 +13,7 @@
 #include "common/checkpoint/manifest.h"
 #include "common/checkpoint/testing.h"
 #include "common/model/model_spec.h"
+#include "common/numeric/quantized.h"
 #include "common/spec/run_config.h"
 #include "common/testing/status_matchers.h"
 #include "common/testing/temp_dir.h"
@@ -100,25 +103,52 @@ TEST_F(EvaluatedRunTest, AdaptersAreTheModelsAndFrozenAsAllElse) {
   ExpectRefused(dir_.File("out"), {{"model.lora.alpha", "1"}}, {"model.lora.alpha", "leave it out"});
 }
 
-// Unless the run trained some of them.
+std::set<std::string> QuantizedTensors(const ModelConfig& config) {
+  const ModelSpec model = BuildModel(config).value();
+  std::set<std::string> names;
+  for (const BlobSpec& blob : model.blobs) {
+    if (!blob.is_quantized()) continue;
+    for (const TensorSpec& tensor : blob.tensors) names.insert(tensor.name);
+  }
+  return names;
+}
+
+// And no other: what the run trained is not rounded.
 TEST_F(EvaluatedRunTest, MatricesThatWereQuantizedStaySo) {
-  const auto form = [this](const std::vector<std::string>& freeze, const std::vector<FieldOverride>& overrides = {}) {
+  for (const std::vector<std::string>& freeze :
+       {std::vector<std::string>{}, {"!*.mlp.c_fc.*"}, {"!*.mlp.c_fc.bias", "!transformer.w*"}}) {
     RunConfig run = OnHeldOut();
     run.model.lora = {.rank = 2, .alpha = 4, .targets = {"c_attn"}};
     run.model.freeze = freeze;
     run.model.frozen_format = QuantizedFormat::kMxInt8;
-    return FindEvaluatedRun(Checkpoint(run), overrides).value().config.model.frozen_format;
-  };
-  EXPECT_EQ(form({}), QuantizedFormat::kMxInt8);
-  EXPECT_EQ(form({"!*.mlp.c_fc.*"}), std::nullopt);
-  EXPECT_EQ(form({"!*.mlp.c_fc.bias", "!transformer.w*"}), QuantizedFormat::kMxInt8);
-  EXPECT_EQ(form({}, {{"precision.frozen", "WIRE"}}), std::nullopt);
-  EXPECT_EQ(form({"!*.mlp.c_fc.*"}, {{"precision.frozen", "MXINT8"}}), QuantizedFormat::kMxInt8);
+    const std::string folder = Checkpoint(run);
+    const auto evaluated = [&](const std::vector<FieldOverride>& overrides) {
+      return FindEvaluatedRun(folder, overrides).value().config.model;
+    };
+    EXPECT_EQ(QuantizedTensors(evaluated({})), QuantizedTensors(run.model));
+    EXPECT_EQ(evaluated({{"precision.frozen", "WIRE"}}).frozen_format, std::nullopt);
+    const std::set<std::string> all = QuantizedTensors(evaluated({{"precision.frozen", "NF4"}}));
+    EXPECT_EQ(all.size(), QuantizedTensors(run.model).size() + (freeze.size() == 1 ? 2 : 0));  // of two blocks
+  }
   ExpectRefused(Checkpoint(OnHeldOut()), {{"precision.frozen", "INT4"}},
                 {"precision.frozen: \"INT4\", must be one of"});
   EXPECT_EQ(
       FindEvaluatedRun(Checkpoint(OnHeldOut()), {{"precision.frozen", "MXINT8"}}).value().config.model.frozen_format,
       QuantizedFormat::kMxInt8);
+}
+
+// What the optimizer, or the products of fp32, would rule out.
+TEST_F(EvaluatedRunTest, AnotherWireIsNotRefusedForWhatTrainingAloneHas) {
+  RunConfig run = OnHeldOut();
+  run.optimizer.clip = ClipMode::kPerBlob;
+  run.optimizer.clip_norm = 1;
+  run.precision.wire = run.precision.gradients = Dtype::kF32;
+  run.precision.tf32 = true;
+  const std::string folder = Checkpoint(run);
+  for (const char* wire : {"BF16", "FP16", "FP32"}) {
+    EXPECT_OK(FindEvaluatedRun(folder, {{"precision.wire", wire}}));
+  }
+  EXPECT_TRUE(FindEvaluatedRun(folder, {})->config.precision.tf32);
 }
 
 TEST_F(EvaluatedRunTest, AFileTakesThePlaceOfWhatTheRunEvaluates) {

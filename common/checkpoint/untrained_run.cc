@@ -1,9 +1,8 @@
 #include "common/checkpoint/untrained_run.h"
 
 #include <algorithm>
-#include <cstdint>
-#include <optional>
 #include <string>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
@@ -27,32 +26,51 @@ std::string TensorToTrain(const ModelSpec& model) {
   return smallest->name;
 }
 
-int64_t QuantizedParameters(const ModelSpec& model) {
-  int64_t sum = 0;
-  for (const BlobSpec& blob : model.blobs) sum += blob.is_quantized() ? blob.num_parameters() : 0;
-  return sum;
+// The blocks' matrices that are not quantized, and would be if they were frozen.
+std::vector<std::string> MatricesThatTrain(const ModelSpec& model) {
+  std::vector<std::string> names;
+  for (const LayerSpec& layer : model.layers) {
+    if (layer.kind != LayerKind::kBlock) continue;
+    for (const BlobUse& use : layer.blobs) {
+      const BlobSpec& blob = model.blob(use.blob);
+      if (blob.frozen) continue;
+      for (const TensorSpec& tensor : blob.tensors) {
+        if (tensor.shape.size() >= 2 && tensor.lora == LoraPart::kNone) names.push_back(tensor.name);
+      }
+    }
+  }
+  return names;
 }
 
 }  // namespace
 
-absl::StatusOr<RunConfig> WithoutTraining(RunConfig run, const std::vector<FieldOverride>& form) {
+absl::StatusOr<RunConfig> WithoutTraining(RunConfig run, std::vector<FieldOverride> overrides) {
   run.optimizer = {.rule = OptimizerRule::kSgd, .peak_learning_rate = 1};
   run.precision.moments = MomentFormat::kFp32;
   run.optimizer_offload = {};
+  run.layer_drop = {};
+  const auto is_wire = [](const FieldOverride& field) { return field.path == "precision.wire"; };
+  if (std::any_of(overrides.begin(), overrides.end(), is_wire)) {
+    run.precision.gradients = Dtype::kF32;
+    run.precision.loss_scale.reset();
+    run.precision.tf32 = false;
+  }
+  const std::vector<FieldOverride> frozen_format = TakeFrozenFormat(overrides);
+  EPS_ASSIGN_OR_RETURN(run, WithOverrides(run, overrides));
   EPS_ASSIGN_OR_RETURN(const ModelSpec was, BuildModel(run.model));
   run.model.freeze = {"*", absl::StrCat("!", TensorToTrain(was))};
-  EPS_ASSIGN_OR_RETURN(const ModelSpec model, BuildModel(run.model));
-  // Else matrices that the run trained would be rounded.
-  if (QuantizedParameters(model) != QuantizedParameters(was)) run.model.frozen_format = std::nullopt;
-  return WithOverrides(run, form);
+  if (run.model.frozen_format.has_value() && frozen_format.empty()) {
+    for (const std::string& name : MatricesThatTrain(was)) run.model.freeze.push_back(absl::StrCat("!", name));
+  }
+  return WithOverrides(run, frozen_format);
 }
 
-std::vector<FieldOverride> TakeForm(std::vector<FieldOverride>& overrides) {
+std::vector<FieldOverride> TakeFrozenFormat(std::vector<FieldOverride>& overrides) {
   const auto first = std::stable_partition(overrides.begin(), overrides.end(),
                                            [](const FieldOverride& field) { return field.path != "precision.frozen"; });
-  std::vector<FieldOverride> form(first, overrides.end());
+  std::vector<FieldOverride> taken(first, overrides.end());
   overrides.erase(first, overrides.end());
-  return form;
+  return taken;
 }
 
 }  // namespace eps

@@ -9,16 +9,18 @@
 // Runs that compute with a model and make no step: that evaluate it, or serve it.
 namespace eps {
 
-// `run` without what only training takes memory for: of the model all is frozen but a single small tensor, as a run must
-// have one that trains. Matrices that were in a quantized format stay so where all of the blocks' were, as with adapters;
-// where some were not, all are in the wire dtype, which holds what they are.
+// `run` with `overrides`, and without what only training takes memory for: of the model all is frozen but a single small
+// tensor, as a run must have one that trains, and what the run trained of the blocks' matrices beside others that are in
+// a quantized format, as these are to stay what they are. With precision.frozen among the overrides all of them are in
+// that format, whatever the run froze. What is of training alone (optimizer, layer dropping) is left out before, so
+// that no override is refused because of it; so are gradients' form, loss scale and precision.tf32, where a wire is asked
+// for.
 //
-// form: laid over that: precision.frozen, which rounds the blocks' matrices, whatever the run froze.
 // Errors: WithOverrides'
-absl::StatusOr<RunConfig> WithoutTraining(RunConfig run, const std::vector<FieldOverride>& form);
+absl::StatusOr<RunConfig> WithoutTraining(RunConfig run, std::vector<FieldOverride> overrides);
 
-// Takes out of `overrides` what has a meaning only where all is frozen, for WithoutTraining.
-std::vector<FieldOverride> TakeForm(std::vector<FieldOverride>& overrides);
+// Takes precision.frozen out of the overrides, for WithoutTraining, as a run that froze nothing is refused with it.
+std::vector<FieldOverride> TakeFrozenFormat(std::vector<FieldOverride>& overrides);
 
 }  // namespace eps
 

@@ -16,7 +16,7 @@ namespace eps {
 // What a model is given so that it answers a conversation.
 struct ChatPrompt {
   std::vector<int32_t> ids;
-  std::optional<int32_t> end_of_turn;  // of the answer; nullopt: text ends it
+  std::optional<int32_t> end_of_turn;  // of the answer; nullopt: ChatTemplate::kTextEndOfTurn ends it
 };
 
 // The tokens of `messages` and of what stands before an answer, as a conversation that has the answer begins in

@@ -15,8 +15,6 @@
 namespace eps {
 namespace {
 
-constexpr absl::string_view kTextEndOfTurn = "\n\n";
-
 absl::string_view Trimmed(absl::string_view text, bool trims) { return trims ? WithoutSpaceAround(text) : text; }
 
 std::string AsJson(const std::string& text) {
@@ -281,7 +279,7 @@ class ChatTemplate::Turns {
     const bool is_counted = messages_[index].is_counted;
     if (is_counted) builder_.BeginCounted();
     builder_.Text(absl::StrCat(markup_.answer_lead, Trimmed(answer.text, markup_.trims), markup_.answer_tail));
-    builder_.Text(chat_.end_of_turn_ ? "" : kTextEndOfTurn);
+    builder_.Text(chat_.end_of_turn_ ? "" : ChatTemplate::kTextEndOfTurn);
     builder_.Token(chat_.end_of_turn_);
     if (is_counted) builder_.EndCounted();
     builder_.Markup(markup_.answer_after);

@@ -55,8 +55,9 @@ class ChatTemplate {
   std::optional<int32_t> first_token() const { return first_token_; }
   // The token before each turn of the user, which Encode puts there; a document that begins with one needs no other.
   std::optional<int32_t> exchange_token() const { return exchange_token_; }
-  // Behind each answer; nullopt: text ends it.
+  // Behind each answer; nullopt: kTextEndOfTurn ends it.
   std::optional<int32_t> end_of_turn() const { return end_of_turn_; }
+  static constexpr absl::string_view kTextEndOfTurn = "\n\n";
 
   // `specials`: of what the messages say.
   // Errors: INVALID_ARGUMENT naming the message and what the template has no place for · kAsText, and a token of the

@@ -96,7 +96,7 @@ absl::Status CheckNumbers(const ChunkHeader& header) {
   const auto bytes_of = [&, format = FormatOf(header.kind)](int64_t num_elems) {
     return format.has_value() ? QuantizedBytes(*format, num_elems) : num_elems * SizeOf(header.dtype);
   };
-  // A quantized blob, and so each of its chunks, has whole tensors' elements.
+  // A quantized blob, and so each of its chunks, has a multiple of kTensorAlignElems.
   const int64_t unit_bytes = bytes_of(FormatOf(header.kind).has_value() ? kTensorAlignElems : 1);
   const int64_t most_bytes = bytes_of(kChunkElems);
   if (header.payload_bytes == 0 || header.payload_bytes > most_bytes || header.payload_bytes % unit_bytes != 0) {
@@ -123,8 +123,14 @@ absl::string_view NameOf(ChunkKind kind) {
 }
 
 ChunkKind PulledKind(const BlobSpec& blob) {
-  if (!blob.is_quantized()) return ChunkKind::kWeights;
-  return blob.quantized == QuantizedFormat::kMxInt8 ? ChunkKind::kMxInt8Weights : ChunkKind::kNf4Weights;
+  if (!blob.quantized.has_value()) return ChunkKind::kWeights;
+  switch (*blob.quantized) {
+    case QuantizedFormat::kMxInt8:
+      return ChunkKind::kMxInt8Weights;
+    case QuantizedFormat::kNf4:
+      return ChunkKind::kNf4Weights;
+  }
+  return ChunkKind::kWeights;
 }
 
 std::array<std::byte, kChunkHeaderBytes> EncodeChunkHeader(const ChunkHeader& header) {

@@ -16,7 +16,7 @@ namespace eps {
 // "NAME.frozen" behind it in pull order. In a layer's slot frozen blobs are last, and in a frozen blob tables and
 // matrices are: kernels make the gradients of vectors in passing, and so need no room for more than what lies before.
 //
-// With another ModelConfig::frozen_format than the wire's what of a block's matrices is frozen is a blob of its own,
+// With a ModelConfig::frozen_format what of a block's matrices is frozen is a blob of its own,
 // "NAME.quantized", behind these: vectors are few, adapters are what a run is about, and tables of tokens are read row
 // by row.
 //

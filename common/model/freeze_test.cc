@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/ids.h"
 #include "common/model/name_patterns.h"
+#include "common/numeric/quantized.h"
 #include "common/testing/status_matchers.h"
 #include "gtest/gtest.h"
 

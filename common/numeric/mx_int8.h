@@ -70,18 +70,11 @@ inline uint8_t EncodeMxInt8Block(const float* values, std::byte* codes) {
   return exponent;
 }
 
-// Of an array of `num_elems`, writes those from `first_elem`, a multiple of kMxBlockElems, on. What the last block
-// lacks of values is zero.
+// Of an array of `num_elems`, writes those from `first_elem` on: whole blocks.
 inline void EncodeMxInt8(absl::Span<const float> values, int64_t first_elem, int64_t num_elems, std::byte* array) {
-  while (!values.empty()) {
+  for (; !values.empty(); values.remove_prefix(kMxBlockElems), first_elem += kMxBlockElems) {
     const MxInt8Place at = MxInt8Place::Of(first_elem, num_elems);
-    const size_t count = std::min(values.size(), static_cast<size_t>(kMxBlockElems));
-    float rest[kMxBlockElems] = {};
-    if (count < static_cast<size_t>(kMxBlockElems)) std::copy_n(values.begin(), count, rest);
-    const float* block = count < static_cast<size_t>(kMxBlockElems) ? rest : values.data();
-    array[at.exponent] = static_cast<std::byte>(EncodeMxInt8Block(block, array + at.codes));
-    values.remove_prefix(count);
-    first_elem += kMxBlockElems;
+    array[at.exponent] = static_cast<std::byte>(EncodeMxInt8Block(values.data(), array + at.codes));
   }
 }
 

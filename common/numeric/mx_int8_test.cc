@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "common/numeric/quantized.h"
 #include "common/numeric/quantized_testing.h"
 #include "gtest/gtest.h"
 

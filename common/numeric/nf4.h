@@ -16,8 +16,9 @@
 // a second scale. docs/formats.md has the bytes.
 //
 // A value is a number of the 16 times the scale, rounded to bf16, whatever computes with it. As the largest of a block
-// is its scale, what was decoded encodes to the very bytes that it came from: a checkpoint may hold either form. Values
-// are off by 0.152 times the scale at most, half of what lies between -1 and the next number.
+// is its scale, what was decoded encodes to the very bytes that it came from: a checkpoint may hold either form. The
+// scale is rounded toward zero, so that nothing becomes larger than the largest was, and what fp16 held it holds still.
+// Values are off by 0.16 times the scale at most: half of what lies between -1 and the next number, and the rounding.
 namespace eps {
 
 inline constexpr int64_t kNf4BlockElems = 64;
@@ -51,17 +52,14 @@ constexpr float Nf4Number(int code) {
   };
   return kNumbers[code];
 }
-inline constexpr uint8_t kNf4Zero = 7;  // the code of 0
-
 // The value of a code, of which `number` is Nf4Number. A scale is finite, and 0 or at least 2^-120: no value is
 // denormal.
 constexpr float Nf4Value(float number, Bf16 scale) { return ToFloat(ToBf16TiesToEven(number * ToFloat(scale))); }
 
 // Of a block whose largest value, without its sign, has these bits of fp32. It is finite.
 constexpr Bf16 Nf4Scale(uint32_t max_bits) {
-  constexpr uint32_t kSmallest = 7u << 23, kLargest = 0x7F7F0000;  // 2^-120; the largest bf16
-  if (max_bits < kSmallest) return {0};
-  return ToBf16TiesToEven(std::bit_cast<float>(std::min(max_bits, kLargest)));
+  constexpr uint32_t kSmallest = 7u << 23;  // 2^-120
+  return {static_cast<uint16_t>(max_bits < kSmallest ? 0 : max_bits >> 16)};
 }
 
 // The codes and the scale of one block within an array.
@@ -70,10 +68,10 @@ struct Nf4Place {
 
   // Of the block that element `elem`, a multiple of kNf4BlockElems, begins.
   static constexpr Nf4Place Of(int64_t elem, int64_t num_elems) {
-    const int64_t run = elem / kNf4RunElems * kNf4RunElems, within = elem - run;
+    const int64_t run = elem / kNf4RunElems * kNf4RunElems, within = elem - run, left = num_elems - run;
     const int64_t base = Nf4Bytes(run);
     return {.codes = base + within / 2,
-            .scale = base + std::min(kNf4RunElems, num_elems - run) / 2 + within / kNf4BlockElems * 2};
+            .scale = base + (left < kNf4RunElems ? left : kNf4RunElems) / 2 + within / kNf4BlockElems * 2};
   }
 };
 
@@ -100,19 +98,12 @@ inline Bf16 EncodeNf4Block(const float* values, std::byte* codes) {
   return scale;
 }
 
-// Of an array of `num_elems`, writes those from `first_elem`, a multiple of kNf4BlockElems, on. What the last block
-// lacks of values is zero.
+// Of an array of `num_elems`, writes those from `first_elem` on: whole blocks.
 inline void EncodeNf4(absl::Span<const float> values, int64_t first_elem, int64_t num_elems, std::byte* array) {
-  while (!values.empty()) {
+  for (; !values.empty(); values.remove_prefix(kNf4BlockElems), first_elem += kNf4BlockElems) {
     const Nf4Place at = Nf4Place::Of(first_elem, num_elems);
-    const size_t count = std::min(values.size(), static_cast<size_t>(kNf4BlockElems));
-    float rest[kNf4BlockElems] = {};
-    if (count < static_cast<size_t>(kNf4BlockElems)) std::copy_n(values.begin(), count, rest);
-    const float* block = count < static_cast<size_t>(kNf4BlockElems) ? rest : values.data();
-    const Bf16 scale = EncodeNf4Block(block, array + at.codes);
+    const Bf16 scale = EncodeNf4Block(values.data(), array + at.codes);
     std::memcpy(array + at.scale, &scale.bits, sizeof(scale.bits));
-    values.remove_prefix(count);
-    first_elem += kNf4BlockElems;
   }
 }
 

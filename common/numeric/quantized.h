@@ -17,18 +17,17 @@ enum class QuantizedFormat : uint8_t {
   kNf4,     // common/numeric/nf4.h: 34 bytes for 64
 };
 
-absl::string_view NameOf(QuantizedFormat format);        // as a RunSpec has it: "NF4"
-absl::string_view BytesPerElem(QuantizedFormat format);  // for people: "17/32"
+absl::string_view NameOf(QuantizedFormat format);  // as a RunSpec has it: "NF4"
 
-// Arrays have a multiple of kQuantizedBlockElems, and parts that are written begin at one, and at no other element.
+// Arrays have a multiple of kQuantizedBlockElems, and parts that are written begin at one.
 inline constexpr int64_t kQuantizedBlockElems = 64;
 inline constexpr int64_t kQuantizedRunElems = 262144;
 
 // Of whole runs, and of the last one.
 int64_t QuantizedBytes(QuantizedFormat format, int64_t num_elems);
 
-// Of an array of `num_elems`, writes those from `first_elem` on. Values are finite; what the last block lacks of them
-// is zero.
+// Of an array of `num_elems`, writes those from `first_elem` on. Values are finite; what the last kQuantizedBlockElems
+// lack of them is zero.
 void EncodeQuantized(QuantizedFormat format, absl::Span<const float> values, int64_t first_elem, int64_t num_elems,
                      std::byte* array);
 

@@ -30,6 +30,7 @@ TEST_P(QuantizedTest, WhatWasDecodedIsABf16AndEncodesToTheSameBytes) {
   values[1000] = 65504;
   const std::vector<std::byte> bytes = Encoded(GetParam(), values);
   const std::vector<float> decoded = Decoded(GetParam(), bytes, 0, values.size(), values.size());
+  EXPECT_LE(decoded[1000], 65504);
   for (const float value : decoded) {
     ASSERT_EQ(std::bit_cast<uint32_t>(ToFloat(ToBf16(value))), std::bit_cast<uint32_t>(value)) << value;
     ASSERT_TRUE(value == 0 || std::isnormal(value)) << value;
@@ -60,10 +61,13 @@ TEST_P(QuantizedTest, PartsAreThoseOfTheWhole) {
 
 // Behind the last value of an array whose tensors leave a gap.
 TEST_P(QuantizedTest, WhatTheLastBlockLacksIsZero) {
-  const std::vector<float> values(100, -3.0f);
-  const std::vector<float> decoded = Decoded(GetParam(), Encoded(GetParam(), values), 0, 128, 100);
-  EXPECT_EQ(decoded[99], -3.0f);
-  EXPECT_TRUE(std::all_of(decoded.begin() + 100, decoded.end(), [](float value) { return value == 0; }));
+  for (const size_t count : {65, 70, 100, 127}) {
+    const std::vector<float> values(count, -3.0f);
+    const std::vector<float> decoded = Decoded(GetParam(), Encoded(GetParam(), values), 0, 128, count);
+    EXPECT_EQ(decoded[count - 1], -3.0f);
+    EXPECT_TRUE(std::all_of(decoded.begin() + static_cast<int64_t>(count), decoded.end(),
+                            [](float value) { return value == 0; }));
+  }
 }
 
 }  // namespace

@@ -14,6 +14,7 @@
 #include "common/base/status_macros.h"
 #include "common/model/lora.h"
 #include "common/model/model_spec.h"
+#include "common/numeric/quantized.h"
 #include "common/spec/checker.h"
 
 namespace eps {

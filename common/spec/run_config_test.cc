@@ -8,6 +8,7 @@
 #include "absl/status/statusor.h"
 #include "common/base/file_util.h"
 #include "common/choices/choices.h"
+#include "common/numeric/quantized.h"
 #include "common/schedule/loss_scale.h"
 #include "common/spec/moment_format.h"
 #include "common/spec/testing.h"
@@ -293,7 +294,7 @@ TEST_F(RunConfigTest, ValuesOutsideTheirRangeAreNamed) {
            Case{"batch.micro_batch", "0", "batch.micro_batch: 0, must be at least 1"},
            Case{"precision.moments", "FP16", "precision.moments: \"FP16\", must be one of FP32, BF16, FP8"},
            Case{"precision.wire", "FP8", "precision.wire: \"FP8\", must be one of FP32, BF16, FP16"},
-           Case{"precision.frozen", "INT4", "precision.frozen: \"INT4\", must be one of WIRE, MXINT8"},
+           Case{"precision.frozen", "INT4", "precision.frozen: \"INT4\", must be one of WIRE, MXINT8, NF4"},
            Case{"precision.frozen", "MXINT8", "precision.frozen: no matrix of a block is frozen"},
            Case{"precision.tf32", "true", "precision.tf32: is of products of FP32 operands"},
            Case{"precision.loss_scale.initial", "2", "precision.loss_scale: has a meaning only where"},

@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
 #include "common/choices/choices.h"
+#include "common/numeric/quantized.h"
 #include "common/schedule/group_limits.h"
 #include "common/schedule/loss_scale.h"
 #include "common/spec/checker.h"
@@ -190,6 +191,15 @@ proto::Precision::Format ToProto(Dtype dtype) {
          : dtype == Dtype::kBf16 ? proto::Precision::BF16
                                  : proto::Precision::FP16;
 }
+proto::Frozen::Format ToProto(QuantizedFormat format) {
+  switch (format) {
+    case QuantizedFormat::kMxInt8:
+      return proto::Frozen::MXINT8;
+    case QuantizedFormat::kNf4:
+      return proto::Frozen::NF4;
+  }
+  return proto::Frozen::WIRE;
+}
 proto::Moments::Format ToProto(MomentFormat format) {
   return format == MomentFormat::kFp32   ? proto::Moments::FP32
          : format == MomentFormat::kBf16 ? proto::Moments::BF16
@@ -249,8 +259,7 @@ proto::RunSpec ToRunSpec(const RunConfig& config) {
   spec.mutable_precision()->set_plain_attention(config.precision.plain_attention);
   spec.mutable_precision()->set_wire_versions(config.precision.wire_versions);
   if (const std::optional<QuantizedFormat> format = config.model.frozen_format; format.has_value()) {
-    spec.mutable_precision()->set_frozen(format == QuantizedFormat::kMxInt8 ? proto::Frozen::MXINT8
-                                                                            : proto::Frozen::NF4);
+    spec.mutable_precision()->set_frozen(ToProto(*format));
   }
   if (const std::optional<LossScaleRule>& rule = config.precision.loss_scale; rule.has_value()) {
     spec.mutable_precision()->mutable_loss_scale()->set_initial(rule->first);

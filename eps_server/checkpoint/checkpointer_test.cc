@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <limits>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -24,6 +25,7 @@
 #include "common/formats/safetensors.h"
 #include "common/model/model_spec.h"
 #include "common/numeric/bf16.h"
+#include "common/numeric/quantized.h"
 #include "common/schedule/loss_scale.h"
 #include "common/spec/moment_format.h"
 #include "common/spec/run_config.h"
@@ -137,6 +139,7 @@ TEST(CheckpointerTest, OfAFrozenTensorTheWireFormIsWrittenAndComesBack) {
 TEST(CheckpointerTest, QuantizedTensorsAreWrittenIn16BitsAndComeBackToTheByte) {
   for (const auto& [wire, format] : {std::pair(Dtype::kBf16, QuantizedFormat::kMxInt8),
                                      {Dtype::kBf16, QuantizedFormat::kNf4},
+                                     {Dtype::kF16, QuantizedFormat::kMxInt8},
                                      {Dtype::kF16, QuantizedFormat::kNf4},
                                      {Dtype::kF32, QuantizedFormat::kMxInt8}}) {
     RunConfig run = SmallRun(wire);

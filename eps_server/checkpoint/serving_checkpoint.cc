@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <utility>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
@@ -30,15 +31,10 @@ absl::Status CheckFields(const std::vector<FieldOverride>& overrides) {
 }
 
 // The run as one that trains nothing: what serving needs, and no more memory.
-absl::StatusOr<RunConfig> AsServed(RunConfig run, std::vector<FieldOverride> overrides) {
-  const std::vector<FieldOverride> form = TakeForm(overrides);
+absl::StatusOr<RunConfig> AsServed(RunConfig run, const std::vector<FieldOverride>& overrides) {
   run.precision.wire_versions = 1;  // no other version is made
   run.model.embedding_dropout = run.model.attention_dropout = run.model.residual_dropout = 0;
-  // Of gradients, of which there are none; where the wire has 16 bits a run has some rule.
-  run.precision.gradients = Dtype::kF32;
-  run.precision.loss_scale.reset();
-  EPS_ASSIGN_OR_RETURN(run, WithOverrides(run, overrides));
-  return WithoutTraining(std::move(run), form);
+  return WithoutTraining(std::move(run), overrides);
 }
 
 absl::Status MakeStore(const ServingOptions& options, ServingCheckpoint& result) {

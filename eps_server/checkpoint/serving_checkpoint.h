@@ -23,7 +23,7 @@ struct ServingCheckpoint {
   std::string folder;
   // The run that wrote it, with ServingOptions::overrides, as WithoutTraining makes it, and without dropout. Its text is
   // SerializeRunConfig(run). Of a Hugging Face folder: the model alone, bf16 on the wire where all of its tensors are
-  // bf16, which loses nothing, else fp32.
+  // bf16, of which that loses nothing, else fp32; a GPU computes in the wire's dtype.
   RunConfig run;
   RunState state;
   ModelSpec model;

@@ -15,6 +15,7 @@
 #include "common/checkpoint/testing.h"
 #include "common/formats/model_folder_writer.h"
 #include "common/model/model_spec.h"
+#include "common/numeric/quantized.h"
 #include "common/spec/run_config.h"
 #include "common/tensor/dtype.h"
 #include "common/testing/status_matchers.h"
@@ -140,7 +141,7 @@ TEST(ServingCheckpointTest, AContextIsCutWherePositionsAreNoParameters) {
   EXPECT_EQ(table.run.model.context, f.model.config.context);
 }
 
-TEST(ServingCheckpointTest, AHuggingFaceFolderIsServedInFp32) {
+TEST(ServingCheckpointTest, AHuggingFaceFolderOfFp32IsServedInFp32) {
   const ServedCheckpoint f;
   const std::string folder = f.dir.File("hf");
   ASSERT_OK(WriteModelFolder(folder, f.model, {.dtype = "F32"},
@@ -186,13 +187,20 @@ TEST(ServingCheckpointTest, WhatIsAskedForOfTheWireAndOfMatricesHolds) {
   }
 }
 
-// Whatever the loss was scaled by: nothing is trained.
-TEST(ServingCheckpointTest, ARunInFp16IsServedInAnyWire) {
-  RunConfig run = SmallRun(Dtype::kF16);
-  run.precision.loss_scale = LossScaleRule();
-  const ServedCheckpoint f(run);
-  for (const char* wire : {"FP16", "BF16", "FP32"}) {
-    EXPECT_OK(LoadCheckpointForServing(f.dir.path(), {.overrides = {{"precision.wire", wire}}}));
+// Whatever the loss was scaled by, and its gradient clipped: nothing is trained.
+TEST(ServingCheckpointTest, EveryRunIsServedInAnyWire) {
+  std::vector<RunConfig> runs(3, SmallRun(Dtype::kF16));
+  runs[0].precision.loss_scale = LossScaleRule();
+  runs[1] = SmallRun(Dtype::kF32);
+  runs[1].precision.tf32 = true;
+  runs[2] = SmallRun(Dtype::kBf16);
+  runs[2].optimizer.clip = ClipMode::kPerBlob;
+  runs[2].optimizer.clip_norm = 1;
+  for (const RunConfig& run : runs) {
+    const ServedCheckpoint f(run);
+    for (const char* wire : {"FP16", "BF16", "FP32"}) {
+      EXPECT_OK(LoadCheckpointForServing(f.dir.path(), {.overrides = {{"precision.wire", wire}}}));
+    }
   }
 }
 

@@ -68,14 +68,20 @@ struct PassTiming {
   }
 };
 
+// What a worker that is not wanted any more is told: it exits, with 0 if `ok`.
+struct FinishNotice {
+  bool ok = false;
+  std::string reason;
+  bool run_may_go_on = false;  // ok, but the run is not done: this daemon was stopped, and may be started again
+};
+
 // The way to a worker. Methods never block and may be called after the stream has ended.
 class WorkerChannel {
  public:
   virtual ~WorkerChannel() = default;
   virtual void SendAssignment(std::shared_ptr<const Assignment> assignment) = 0;
   virtual void SendGroupOrder(const GroupOrder& order) = 0;
-  // The worker is not wanted any more: it exits, 0 if `ok`.
-  virtual void SendFinish(bool ok, std::string reason) = 0;
+  virtual void SendFinish(FinishNotice notice) = 0;
   // Ends the stream with an error: what the worker said makes no sense, or it is not known any more. It may attach anew.
   virtual void Close(absl::Status why) = 0;
 };

@@ -22,7 +22,7 @@ class SilentChannel : public WorkerChannel {
  public:
   void SendAssignment(std::shared_ptr<const Assignment>) override {}
   void SendGroupOrder(const GroupOrder&) override {}
-  void SendFinish(bool, std::string) override {}
+  void SendFinish(FinishNotice) override {}
   void Close(absl::Status) override {}
 };
 

@@ -92,10 +92,12 @@ std::vector<DaemonMemoryLine> Describe(const DaemonMemory& memory) {
   auto frozen = lines.begin() + 1;
   if (memory.frozen_format.has_value()) {
     frozen = lines.insert(
-        frozen, {"frozen matrices of blocks", memory.store.quantized_bytes,
-                 absl::StrCat("in ", NameOf(*memory.frozen_format), ", ", BytesPerElem(*memory.frozen_format),
-                              " bytes a parameter (precision.frozen); one version for all steps, without master and "
-                              "moments")});
+        frozen,
+        {"frozen matrices of blocks", memory.store.quantized_bytes,
+         absl::StrCat("in ", NameOf(*memory.frozen_format), ", ",
+                      QuantizedBytes(*memory.frozen_format, kQuantizedBlockElems) / 2, "/", kQuantizedBlockElems / 2,
+                      " bytes a parameter (precision.frozen); one version for all steps, without master and "
+                      "moments")});
   }
   if (memory.store.frozen_bytes > 0) {
     lines.insert(frozen, {"frozen weights on the wire", memory.store.frozen_bytes,

@@ -87,7 +87,7 @@ class FakeCoordinator final : public Coordinator {
       to = channel;
     }
     if (step != StepId(5)) return absl::InvalidArgumentError("pass_done.step: a future one");
-    to->SendFinish(true, "all done");
+    to->SendFinish({.ok = true, .reason = "all done", .run_may_go_on = true});
     return absl::OkStatus();
   }
   absl::Status EvaluationDone(WorkerId, Version version, int64_t round, std::vector<VnodeRecord> done,
@@ -99,7 +99,7 @@ class FakeCoordinator final : public Coordinator {
       evaluated = {version, round};
       to = channel;
     }
-    to->SendFinish(true, "all done");
+    to->SendFinish({.ok = true, .reason = "all done", .run_may_go_on = true});
     return absl::OkStatus();
   }
   absl::Status ReportGroup(WorkerId, const GroupReport& report) override {
@@ -120,7 +120,7 @@ class FakeCoordinator final : public Coordinator {
       to = channel;
     }
     EXPECT_EQ(worker, WorkerId(7));
-    to->SendFinish(true, "it asked to leave");
+    to->SendFinish({.ok = true, .reason = "it asked to leave"});
     return absl::OkStatus();
   }
   absl::Status Drain(absl::Span<const WorkerId> workers) override {
@@ -376,6 +376,7 @@ TEST_F(ControlServiceTest, OrdersAndReportsPassThroughTheStream) {
   ASSERT_TRUE(stream->Read(&answer));
   EXPECT_TRUE(answer.finish().ok());
   EXPECT_EQ(answer.finish().reason(), "all done");
+  EXPECT_TRUE(answer.finish().run_may_go_on());
   stream->WritesDone();
   EXPECT_OK(FromGrpc(stream->Finish()));
   EXPECT_OK(coordinator_.WaitForDisconnect());  // it was told to leave

@@ -78,10 +78,11 @@ class EventStream final : public QueuedStream<proto::WorkerEvent, proto::DaemonE
     }
     Tell(std::move(event));
   }
-  void SendFinish(bool ok, std::string reason) override {
+  void SendFinish(FinishNotice notice) override {
     proto::DaemonEvent event;
-    event.mutable_finish()->set_ok(ok);
-    event.mutable_finish()->set_reason(ProtoText(reason));
+    event.mutable_finish()->set_ok(notice.ok);
+    event.mutable_finish()->set_reason(ProtoText(notice.reason));
+    event.mutable_finish()->set_run_may_go_on(notice.run_may_go_on);
     told_to_leave_ = true;
     Tell(std::move(event));
   }

@@ -282,7 +282,7 @@ void ServingHost::Send(const std::vector<Sending>& sendings) {
   for (const Sending& sending : sendings) {
     if (sending.is_finish) {
       LogInfo("worker_left", {{"worker", sending.worker.value()}});
-      sending.channel->SendFinish(true, "it asked to leave");
+      sending.channel->SendFinish({.ok = true, .reason = "it asked to leave"});
     } else {
       sending.channel->SendInfer(sending.text_id, sending.tokens);
     }
@@ -326,7 +326,7 @@ void ServingHost::Finish() {
       if (worker.channel != nullptr) channels.push_back(worker.channel);
     }
   }
-  for (const auto& channel : channels) channel->SendFinish(true, "the daemon ends");
+  for (const auto& channel : channels) channel->SendFinish({.ok = true, .reason = "the daemon ends"});
 }
 
 }  // namespace eps::server

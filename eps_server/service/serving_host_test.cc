@@ -27,7 +27,7 @@ class FakeChannel final : public EventChannel {
   };
   void SendAssignment(std::shared_ptr<const Assignment>) override { FAIL(); }
   void SendGroupOrder(const GroupOrder&) override { FAIL(); }
-  void SendFinish(bool ok, std::string) override { finished = ok; }
+  void SendFinish(FinishNotice notice) override { finished = notice.ok; }
   void SendInfer(int64_t request_id, std::vector<int32_t> tokens) override {
     requests.push_back({request_id, std::move(tokens)});
   }

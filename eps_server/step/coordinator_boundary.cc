@@ -195,7 +195,9 @@ void CoordinatorImpl::End(Actions& actions) {
     aggregator_->Stop(reason);
     store_.CancelWaiters(reason);
     for (const std::shared_ptr<WorkerChannel>& channel : channels) {
-      channel->SendFinish(failure.ok(), failure.ok() ? "the run is over" : std::string(failure.message()));
+      channel->SendFinish({.ok = failure.ok(),
+                           .reason = failure.ok() ? "the run is over" : std::string(failure.message()),
+                           .run_may_go_on = failure.ok() && step < run_.steps});
     }
     for (const CheckpointLedger::Answer& answer : unanswered) {
       answer(failure.ok() ? absl::StatusOr<std::string>(path)

@@ -73,7 +73,7 @@ TEST(CoordinatorCheckpointTest, StopEndsAfterTheStepInProgressWithItsCheckpoint)
   ASSERT_OK(run.coordinator->WaitUntilFinished());
   EXPECT_EQ(run.committed(), last);
   EXPECT_EQ(run.checkpointer->snapshots().count(last), 1u);
-  EXPECT_TRUE(worker.finished_ok());
+  EXPECT_TRUE(worker.finished_ok() && worker.run_may_go_on());
   EXPECT_EQ(run.coordinator->Status().phase, RunPhase::kFinishing);  // its work is not done
   // Constant schedule: the same as a run of that length.
   config.steps = last;

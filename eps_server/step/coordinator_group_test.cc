@@ -60,7 +60,7 @@ class PlayedWorker {
       MutexLock lock(mu_);
       orders_.push_back(order);
     }
-    void SendFinish(bool, std::string) override {}
+    void SendFinish(FinishNotice) override {}
     void Close(absl::Status) override {}
     size_t NumOrders() {
       MutexLock lock(mu_);

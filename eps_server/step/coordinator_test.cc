@@ -43,7 +43,7 @@ TEST_P(CoordinatorModeTest, SameBitsForAnyNumberOfWorkersThreadsAndWindow) {
       for (int i = 0; i < workers; ++i) fleet.push_back(std::make_unique<FakeWorker>(run));
       ASSERT_OK(run.coordinator->WaitUntilFinished());
       EXPECT_TRUE(run.Result(4) == want) << workers;
-      for (const auto& worker : fleet) EXPECT_TRUE(worker->finished_ok());
+      for (const auto& worker : fleet) EXPECT_TRUE(worker->finished_ok() && !worker->run_may_go_on());
     }
   }
 }
@@ -375,7 +375,7 @@ TEST(CoordinatorTest, LeaseRunsOutAndOthersDoTheWork) {
    public:
     void SendAssignment(std::shared_ptr<const Assignment> assignment) override { got = assignment->vnodes.size(); }
     void SendGroupOrder(const GroupOrder&) override {}
-    void SendFinish(bool, std::string) override { ADD_FAILURE() << "it may come back"; }
+    void SendFinish(FinishNotice) override { ADD_FAILURE() << "it may come back"; }
     void Close(absl::Status why) override {
       EXPECT_THAT(why, StatusIs(absl::StatusCode::kDeadlineExceeded, "not heard of for 10s"));
       finished = true;

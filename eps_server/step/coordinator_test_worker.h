@@ -69,6 +69,7 @@ class FakeWorker {
 
   WorkerId id() const { return id_; }
   bool finished_ok() const { return channel_->finished_ok(); }
+  bool run_may_go_on() const { return channel_->run_may_go_on(); }
   void Kill() { dead_ = true; }
   bool dead() const { return dead_; }
   // By step, from the first one that it computed.
@@ -106,9 +107,10 @@ class FakeWorker {
       assignments_.push_back(std::move(assignment));
       changed_.NotifyAll();
     }
-    void SendFinish(bool ok, std::string) override {
+    void SendFinish(FinishNotice notice) override {
       MutexLock lock(mu_);
-      ok_ = ok;
+      ok_ = notice.ok;
+      run_may_go_on_ = notice.run_may_go_on;
       closed_ = true;
       changed_.NotifyAll();
     }
@@ -133,6 +135,10 @@ class FakeWorker {
       MutexLock lock(mu_);
       return ok_;
     }
+    bool run_may_go_on() {
+      MutexLock lock(mu_);
+      return run_may_go_on_;
+    }
 
    private:
     Mutex mu_;
@@ -140,6 +146,7 @@ class FakeWorker {
     std::deque<std::shared_ptr<const Assignment>> assignments_ ABSL_GUARDED_BY(mu_);
     bool closed_ ABSL_GUARDED_BY(mu_) = false;
     bool ok_ ABSL_GUARDED_BY(mu_) = false;
+    bool run_may_go_on_ ABSL_GUARDED_BY(mu_) = false;
   };
 
   // Answers to offers, which may come from any thread, also after the worker's death.

@@ -234,7 +234,7 @@ void CoordinatorImpl::ReleaseLeaving(Actions& actions) {
     TakeBack(worker);
     actions.push_back([worker, channel = members_.channel(worker), step = step_] {
       LogGone(worker, step, {.by_itself = true}, absl::OkStatus());
-      if (channel != nullptr) channel->SendFinish(true, "it was asked to leave");
+      if (channel != nullptr) channel->SendFinish({.ok = true, .reason = "it was asked to leave"});
     });
   }
 }

@@ -33,7 +33,7 @@ LayerShape MakeLayerShape(const ModelSpec& spec, const BatchShape& batch, Dtype 
   for (const BlobSpec& blob : spec.blobs) {
     if (blob.is_quantized()) shape.quantized_elems = std::max(shape.quantized_elems, blob.num_elems);
   }
-  shape.quantized_format = spec.config.frozen_format.value_or(shape.quantized_format);
+  shape.quantized_format = spec.config.frozen_format;
   shape.layer_norm_eps = model.layer_norm_eps;
   (is_bert ? shape.input_dropout : shape.embedding_dropout) = model.embedding_dropout;
   shape.attention_dropout = model.attention_dropout;

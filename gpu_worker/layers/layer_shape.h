@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 
 #include "common/base/byte_size.h"
 #include "common/base/ids.h"
@@ -48,8 +49,8 @@ struct LayerShape {
   bool has_documents = false;   // samples of several documents
   int64_t window = 0;           // of attention; 0: none
   LoraShape lora;
-  int64_t quantized_elems = 0;                                  // of the block that has most: BlobSpec::is_quantized
-  QuantizedFormat quantized_format = QuantizedFormat::kMxInt8;  // which they are in
+  int64_t quantized_elems = 0;                      // of the block that has most: BlobSpec::is_quantized
+  std::optional<QuantizedFormat> quantized_format;  // which they are in; empty: there are none
   double layer_norm_eps = 1e-5;
   // input_dropout: of what the first block reads, behind its norm.
   double embedding_dropout = 0, input_dropout = 0, attention_dropout = 0, residual_dropout = 0, classifier_dropout = 0;

@@ -636,7 +636,7 @@ device total 1082624 (of 1.0 MiB allowed)
 host boundaries 655360 (40: layers' inputs; gradients take the places of what is over)
 host gradients 200192 (on their way to the daemon; with shared memory they lie in the inbox, beside 4.0 MiB of slots)
 host, a pass's steps 585728 (enqueued at once, each with its event and its waits)
-host total 1441280 (of each worker, beside the daemon's)
+host total 1441280 (of each worker, beside its device's memory)
 host gradients, at worst 1879040 (in a step in which another worker is lost, and its vnodes are run again here; in no total)
 )");
   EXPECT_EQ(Print(run.Plan(0).value()),
@@ -653,7 +653,7 @@ device total 7023104 (no cap given)
 host boundaries 0 (boundaries stay on the device)
 host gradients 399872 (on their way to the daemon; with shared memory they lie in the inbox, beside 4.0 MiB of slots)
 host, a pass's steps 585728 (enqueued at once, each with its event and its waits)
-host total 985600 (of each worker, beside the daemon's)
+host total 985600 (of each worker, beside its device's memory)
 host gradients, at worst 1879040 (in a step in which another worker is lost, and its vnodes are run again here; in no total)
 )");
 }

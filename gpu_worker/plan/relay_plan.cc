@@ -162,7 +162,7 @@ void DescribeHost(const RelayPlan& plan, std::vector<PlanLine>& lines) {
       absl::StrCat("on their way to the daemon; with shared memory they lie in the inbox, beside ",
                    FormatByteSize(kStagingBytes), " of slots"));
   add("host, a pass's steps", plan.host_pass_bytes, "enqueued at once, each with its event and its waits");
-  add("host total", plan.host_bytes(), "of each worker, beside the daemon's");
+  add("host total", plan.host_bytes(), "of each worker, beside its device's memory");
   if (plan.host_redo_push_bytes > plan.host_push_bytes) {
     add("host gradients, at worst", plan.host_redo_push_bytes,
         "in a step in which another worker is lost, and its vnodes are run again here; in no total");

@@ -11,6 +11,7 @@
 
 #include "common/base/ids.h"
 #include "common/model/model_spec.h"
+#include "common/numeric/quantized.h"
 #include "common/spec/run_config.h"
 #include "common/tensor/dtype.h"
 #include "gpu_worker/device/cpu/cpu_kernel_sizes.h"

@@ -172,38 +172,43 @@ class Measurement {
       compute().CopyIn(At(base, done), pattern.bytes.subspan(0, static_cast<size_t>(part)));
       done += part;
     }
-    EPS_ASSIGN_OR_RETURN(const HostMemory runs, device_->NewHostMemory(2 * kMostRunBytes));
-    FillQuantized(runs.bytes);
+    EPS_ASSIGN_OR_RETURN(const HostMemory runs, FillQuantized());
     const absl::Span<std::byte> tokens = memory_->Tokens(0, shape_);
     FillSpreadTokens(shape_, model_.config.num_types, tokens);
     for (std::byte* slot : arena_.tokens) compute().CopyIn(slot, tokens);
     return compute().Synchronize();
   }
 
-  // In the slot that the block is expanded from: bytes of anything would be exponents, and weights, of anything. `runs`
-  // has room for two of any format, and stays until the stream is idle.
-  static constexpr int64_t kMostRunBytes = 2 * kQuantizedRunElems;
-  void FillQuantized(absl::Span<std::byte> runs) {
+  // In the slot that the block is expanded from: bytes of anything would be scales, and weights, of anything. Returns what
+  // is copied from, which stays until the stream is idle.
+  absl::StatusOr<HostMemory> FillQuantized() {
     const BlobUse& use = LayerOf(LayerKind::kBlock).blobs.back();
     const BlobSpec& blob = model_.blob(use.blob);
-    if (!blob.is_quantized()) return;
-    const auto fill = [&](int64_t num_elems, absl::Span<std::byte> at) {
+    if (!blob.quantized.has_value()) return HostMemory();
+    const auto bytes_of = [&](int64_t num_elems) {
+      return static_cast<size_t>(QuantizedBytes(*blob.quantized, num_elems));
+    };
+    const int64_t last_elems = blob.chunk_elems(blob.num_chunks() - 1);
+    EPS_ASSIGN_OR_RETURN(HostMemory runs, device_->NewHostMemory(static_cast<int64_t>(bytes_of(kQuantizedRunElems) +
+                                                                                      bytes_of(last_elems))));
+    const auto fill = [&](int64_t num_elems, absl::Span<std::byte> run) {
       std::vector<float> values(static_cast<size_t>(num_elems));
       for (size_t i = 0; i < values.size(); ++i) {
         values[i] =
             static_cast<float>(static_cast<int8_t>(i * 37)) / 16384;  // some thousandths, as trained weights are
       }
-      EncodeQuantized(*blob.quantized, values, 0, num_elems, at.data());
-      return at.first(static_cast<size_t>(QuantizedBytes(*blob.quantized, num_elems)));
+      EncodeQuantized(*blob.quantized, values, 0, num_elems, run.data());
+      return run;
     };
-    const auto whole = fill(kQuantizedRunElems, runs);
-    const auto last = fill(blob.chunk_elems(blob.num_chunks() - 1), runs.subspan(kMostRunBytes));
+    const auto whole = fill(kQuantizedRunElems, runs.bytes.first(bytes_of(kQuantizedRunElems)));
+    const auto last = fill(last_elems, runs.bytes.last(bytes_of(last_elems)));
     std::byte* to = arena_.weights.front() + ModelSpec::first_wire_byte(use, run_.precision.wire);
     for (int64_t chunk = 0; chunk < blob.num_chunks(); ++chunk) {
       const absl::Span<std::byte> run = chunk + 1 == blob.num_chunks() ? last : whole;
       compute().CopyIn(to, run);
       to += run.size();
     }
+    return runs;
   }
 
   RelayStep StepOf(Kind kind, const LayerSpec& layer) const {

@@ -106,7 +106,7 @@ Json LayerToJson(const LayerTimes& times) {
   shape["compute"] = NameOf(times.shape.compute);
   if (times.kind == LayerKind::kBlock && times.shape.quantized_elems > 0) {
     shape[kQuantizedElems] = times.shape.quantized_elems;
-    shape[kQuantizedFormat] = std::string(NameOf(times.shape.quantized_format));
+    shape[kQuantizedFormat] = std::string(NameOf(times.shape.quantized_format.value()));
   }
   if (times.kind == LayerKind::kBlock && times.shape.lora.rank > 0) {
     for (const auto& [name, field] : kLoraSizes) shape[kLora][name] = times.shape.lora.*field;
@@ -203,10 +203,9 @@ absl::StatusOr<LayerTimes> LayerFromJson(const Json& json, size_t index) {
   times.shape.compute = of.ReadDtype(*shape, "compute");
   if (shape->contains(kQuantizedElems)) {
     times.shape.quantized_elems = of.Integer(*shape, kQuantizedElems, 0, kMostElems);
-  }
-  // Profiles of before there was another have none.
-  if (shape->contains(kQuantizedFormat)) {
-    times.shape.quantized_format = of.ReadQuantizedFormat(*shape, kQuantizedFormat);
+    // Profiles of before there was another format do not say which.
+    times.shape.quantized_format =
+        shape->contains(kQuantizedFormat) ? of.ReadQuantizedFormat(*shape, kQuantizedFormat) : QuantizedFormat::kMxInt8;
   }
   EPS_RETURN_IF_ERROR(of.status());
   if (!shape->contains(kLora)) return times;

@@ -6,6 +6,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_replace.h"
+#include "common/numeric/quantized.h"
 #include "common/testing/status_matchers.h"
 
 namespace eps::worker {

@@ -78,6 +78,7 @@ struct InferOrder {
 struct FinishOrder {
   bool ok = false;
   std::string reason;
+  bool run_may_go_on = false;  // its daemon was stopped before the run was done, and may be started again
 };
 struct ChoicesOrder {
   Choices choices;  // that hold for this device model

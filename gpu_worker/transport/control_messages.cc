@@ -210,7 +210,9 @@ absl::StatusOr<Order> ToOrder(const proto::DaemonEvent& event, const Attachment&
     case proto::DaemonEvent::kEndGroup:
       return Order(EndGroupOrder{.group = event.end_group().group(), .reason = event.end_group().reason()});
     case proto::DaemonEvent::kFinish:
-      return Order(FinishOrder{.ok = event.finish().ok(), .reason = event.finish().reason()});
+      return Order(FinishOrder{.ok = event.finish().ok(),
+                               .reason = event.finish().reason(),
+                               .run_may_go_on = event.finish().run_may_go_on()});
     case proto::DaemonEvent::kChoices: {
       EPS_ASSIGN_OR_RETURN(Choices choices, ChoicesFromProto(event.choices().choices()));
       return Order(ChoicesOrder{.choices = std::move(choices)});

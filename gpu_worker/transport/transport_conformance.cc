@@ -146,15 +146,16 @@ TEST_P(TransportConformanceTest, AQuantizedBlobIsPulledInItsOwnBytesWholeAndInPa
     std::vector<std::byte> whole(static_cast<size_t>(QuantizedBytes(format, blob.num_elems)));
     EncodeQuantized(format, Master(kQuantized, 0), 0, blob.num_elems, whole.data());
     const int64_t first_bytes = QuantizedBytes(format, kQuantizedRunElems);
-    // With one format the wire's 16 bits, with the other 32.
-    StartDaemon(format == QuantizedFormat::kMxInt8 ? Dtype::kBf16 : Dtype::kF32);
-    const auto transport = daemon_->NewTransport();
-    daemon_->Publish(kQuantized, Version(0), Master(kQuantized, 0));
-    EXPECT_THAT(PullBytes(*transport, kQuantized, Version(0)), IsOkAndHolds(whole));
-    EXPECT_THAT(PullPart(*transport, kQuantized, Version(0), {0, 1}),
-                IsOkAndHolds(std::vector<std::byte>(whole.begin(), whole.begin() + first_bytes)));
-    EXPECT_THAT(PullPart(*transport, kQuantized, Version(0), {1, 1}),
-                IsOkAndHolds(std::vector<std::byte>(whole.begin() + first_bytes, whole.end())));
+    for (const Dtype dtype : {Dtype::kBf16, Dtype::kF32}) {
+      StartDaemon(dtype);
+      const auto transport = daemon_->NewTransport();
+      daemon_->Publish(kQuantized, Version(0), Master(kQuantized, 0));
+      EXPECT_THAT(PullBytes(*transport, kQuantized, Version(0)), IsOkAndHolds(whole));
+      EXPECT_THAT(PullPart(*transport, kQuantized, Version(0), {0, 1}),
+                  IsOkAndHolds(std::vector<std::byte>(whole.begin(), whole.begin() + first_bytes)));
+      EXPECT_THAT(PullPart(*transport, kQuantized, Version(0), {1, 1}),
+                  IsOkAndHolds(std::vector<std::byte>(whole.begin() + first_bytes, whole.end())));
+    }
   }
 }
 

@@ -36,9 +36,9 @@ def to_bf16(values):
 
 
 def nf4(array):
-    """4-bit NormalFloat: blocks of 64, each with its largest value as its scale, in bf16; values in bf16."""
+    """4-bit NormalFloat: blocks of 64, each with its largest value as its scale, a bf16 that is not larger; values in bf16."""
     blocks = blocks_of(array.astype(np.float32), 64)
-    scale = to_bf16(np.abs(blocks).max(axis=1, keepdims=True))
+    scale = (np.abs(blocks).max(axis=1, keepdims=True).view(np.uint32) >> 16 << 16).view(np.float32)
     parts = blocks / np.where(scale > 0, scale, np.float32(1))
     middles = (NF4[1:] + NF4[:-1]) / np.float32(2)
     nearest = np.searchsorted(middles, parts)  # as many as are below

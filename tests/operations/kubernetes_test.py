@@ -16,23 +16,28 @@ import yaml
 from eps_run import BIN, TIME_SCALE, ByHandTest, run, summary, wait_for_steps
 from prometheus import free_port
 
-RECIPE = Path(__file__).resolve().parents[2] / "deploy" / "kubernetes" / "run.yaml"
+RECIPE = Path(__file__).resolve().parents[2] / "deploy" / "kubernetes"
 # What `eps keys` writes, and whom the daemon's certificate is for.
 MADE_BY_KEYS = {"ca.crt", "server.crt", "server.key", "client.crt", "client.key", "token"}
 
 
 def objects():
-    return {(part["kind"], part["metadata"]["name"]): part for part in yaml.safe_load_all(RECIPE.read_text())}
+    return {(part["kind"], part["metadata"]["name"]): part for name in ("volume.yaml", "run.yaml")
+            for part in yaml.safe_load_all((RECIPE / name).read_text())}
 
 
 def pod_of(name):
     return objects()["Job", name]["spec"]["template"]["spec"]
 
 
+def volumes_of(job):
+    return {volume["name"]: volume for volume in pod_of(job)["volumes"]}
+
+
 class KubernetesTest(ByHandTest):
     def setUp(self):
         super().setUp()
-        self.ports = {"7070": free_port(), "9464": free_port(), "9465": free_port()}
+        self.ports = {"7070": free_port(), "9464": free_port()}
         for folder in ("runs/data", "etc/eps/run"):
             (self.work.path / folder).mkdir(parents=True)
         shutil.copy(self.work.path / "text.txt", self.work.path / "runs/data/text.txt")
@@ -88,11 +93,15 @@ class KubernetesTest(ByHandTest):
         except urllib.error.HTTPError as error:
             return error.code
 
+    def serve_worker(self):
+        self.ports["9465"] = free_port()  # of a pod of its own
+        return self.serve("eps-worker", "gpu-worker")
+
     def test_the_run_goes_on_after_its_daemon_is_lost_with_more_workers_and_ends_every_pod_with_0(self):
         self.write_run([("steps: 1000", "steps: 60"), ("every_steps: 100", "every_steps: 5")])
         out = self.work.path / "runs/run"
         daemon = self.serve("eps-server", "eps-server")
-        worker = self.serve("eps-worker", "gpu-worker")
+        workers = [self.serve_worker() for _ in range(objects()["Job", "eps-worker"]["spec"]["parallelism"])]
         wait_for_steps(daemon, out, 7)
         for job, probes in (("eps-server", ("startupProbe", "livenessProbe", "readinessProbe")),
                             ("eps-worker", ("livenessProbe",))):
@@ -101,19 +110,23 @@ class KubernetesTest(ByHandTest):
         daemon.kill()
         self.assertEqual(daemon.wait(), -signal.SIGKILL, "it was done before it could be killed")
         again = self.serve("eps-server", "eps-server")
-        self.ports["9465"] = free_port()  # of a pod of its own
-        another = self.serve("eps-worker", "gpu-worker")
-        again.wait(timeout=120 * TIME_SCALE)
-        self.assertEqual([again.returncode, worker.wait(timeout=60), another.wait(timeout=60)], [0, 0, 0], self.log(again))
+        workers.append(self.serve_worker())
+        self.assertEqual(again.wait(timeout=120 * TIME_SCALE), 0, self.log(again))
+        self.assertEqual([worker.wait(timeout=60 * TIME_SCALE) for worker in workers], [0, 0, 0])
         self.assertEqual(summary(out)["steps"], 60)
 
-    def test_a_pod_that_is_deleted_leaves_a_checkpoint(self):
-        daemon, worker = self.serve("eps-server", "eps-server"), self.serve("eps-worker", "gpu-worker")
-        wait_for_steps(daemon, self.work.path / "runs/run", 3)
+    def test_workers_stay_for_the_daemon_that_takes_the_place_of_one_that_was_deleted(self):
+        out = self.work.path / "runs/run"
+        daemon, workers = self.serve("eps-server", "eps-server"), [self.serve_worker(), self.serve_worker()]
+        wait_for_steps(daemon, out, 3)
         daemon.send_signal(signal.SIGTERM)
         self.assertEqual(daemon.wait(timeout=60 * TIME_SCALE), 143, self.log(daemon))
-        self.assertEqual(worker.wait(timeout=60 * TIME_SCALE), 0, self.log(worker))
-        self.assertTrue((self.work.path / "runs/run/checkpoints/latest").exists())
+        self.assertTrue((out / "checkpoints/latest").exists())
+        steps = summary(out)["steps"]
+        wait_for_steps(self.serve("eps-server", "eps-server"), out, steps + 3)
+        self.assertEqual([worker.poll() for worker in workers], [None, None])  # one that ends with 0 ends its Job
+        workers[0].send_signal(signal.SIGTERM)  # its pod is deleted, as where there are to be fewer
+        self.assertEqual(workers[0].wait(timeout=60 * TIME_SCALE), 143, self.log(workers[0]))
 
     def test_a_run_that_is_refused_fails_its_job_for_good(self):
         self.write_run([("heads: 4", "heads: 5")])
@@ -121,12 +134,13 @@ class KubernetesTest(ByHandTest):
         code = daemon.wait(timeout=60 * TIME_SCALE)
         self.assertIn("model.heads", self.log(daemon))
         for job, name in (("eps-server", "eps-server"), ("eps-worker", "gpu-worker")):
-            rules = objects()["Job", job]["spec"]["podFailurePolicy"]["rules"]
-            failed = next(rule["onExitCodes"] for rule in rules if rule["action"] == "FailJob")
-            self.assertEqual((failed["containerName"], failed["operator"]), (name, "In"))
-            self.assertIn(code, failed["values"])
+            disrupted, failed = objects()["Job", job]["spec"]["podFailurePolicy"]["rules"]  # the first that fits counts
+            self.assertEqual((disrupted["action"], disrupted["onPodConditions"][0]["type"]), ("Ignore", "DisruptionTarget"))
+            self.assertEqual(failed["action"], "FailJob")
+            self.assertEqual((failed["onExitCodes"]["containerName"], failed["onExitCodes"]["operator"]), (name, "In"))
+            self.assertIn(code, failed["onExitCodes"]["values"])
             # A step that was lost, and a signal, are begun anew.
-            self.assertFalse({0, 75, 137, 143} & set(failed["values"]))
+            self.assertFalse({0, 75, 137, 143} & set(failed["onExitCodes"]["values"]))
 
     def test_its_parts_fit_each_other(self):
         parts = objects()
@@ -138,7 +152,7 @@ class KubernetesTest(ByHandTest):
             template = parts["Job", job]["spec"]["template"]
             pod, labels = template["spec"], template["metadata"]["labels"]
             self.assertEqual(pod["restartPolicy"], "Never")  # which podFailurePolicy wants
-            volumes = {volume["name"]: volume for volume in pod["volumes"]}
+            volumes = volumes_of(job)
             for container in pod["initContainers"] + pod["containers"]:
                 self.assertEqual(container["image"], "eps")
                 self.assertLessEqual({mount["name"] for mount in container["volumeMounts"]}, set(volumes))
@@ -158,6 +172,13 @@ class KubernetesTest(ByHandTest):
         self.assertEqual({path.name for path in (self.work.path / "made").iterdir()}, MADE_BY_KEYS)
         plan = run([str(BIN / "eps"), "plan", "--run", str(self.work.path / "etc/eps/run/run.textproto"), "--json"])
         self.assertEqual(plan.returncode, 0, plan.stderr)
-        container, = pod_of("eps-server")["containers"]
-        gib = int(re.fullmatch(r"(\d+)Gi", container["resources"]["limits"]["memory"])[1])
-        self.assertLess(json.loads(plan.stdout)["host"]["total_bytes"], gib << 30)
+        planned = json.loads(plan.stdout)
+        # The cpu device's arena is in the worker's memory, as far as its cap goes: a part of what the pod has.
+        for job, num_bytes in (("eps-server", planned["host"]["total_bytes"]),
+                               ("eps-worker", planned["device"]["arena_bytes"] + planned["device"]["outside_bytes"] +
+                                planned["worker_host"]["total_bytes"])):
+            container, = pod_of(job)["containers"]
+            gib = int(re.fullmatch(r"(\d+)Gi", container["resources"]["limits"]["memory"])[1])
+            self.assertLess(num_bytes, gib << 30, job)
+        filler = parts["Pod", "eps-files"]["spec"]
+        self.assertEqual(filler["volumes"], [volumes_of("eps-server")["runs"]])

@@ -52,6 +52,15 @@ class SampleTest(SystemTest):
         self.assertNotEqual(self.sample(out, "--chat", "--template", "plain", "--prompt", "And Bern?"), "By the Aare.\n")
         self.assertTrue(self.sample(out, "--prompt", "And Bern?").startswith("And Bern?"))
 
+    def test_an_answer_that_no_token_ends_ends_at_a_blank_line(self):
+        self.write_chat(ANSWERS)
+        spec = self.chat_spec(256, {"path": "chat.jsonl", "tokenizer": "BYTES", "documents": "PADDED"}, "bytes.json")
+        self.train_ok(spec, self.work.out("bytes"), "--steps", "160")
+        for question, answer in ANSWERS.items():
+            self.assertEqual(self.sample(self.work.out("bytes"), "--chat", "--prompt", question), answer + "\n")
+        going_on = self.sample(self.work.out("bytes"), "--chat", "--no-stop", "--prompt", "And Bern?")
+        self.assertTrue(going_on.startswith("By the Aare.\n\n") and len(going_on) > 20, going_on)
+
     def test_a_model_that_has_diverged_is_no_bad_input(self):
         out, folder = self.work.out("out"), self.work.out("exported")
         self.train_ok(self.work.spec({"steps": 2}), out)

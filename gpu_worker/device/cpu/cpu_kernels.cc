@@ -7,6 +7,7 @@
 
 #include "common/base/status_macros.h"
 #include "common/model/families.h"
+#include "common/numeric/quantized.h"
 #include "gpu_worker/device/cpu/attention.h"
 #include "gpu_worker/device/cpu/cpu_kernel_sizes.h"
 #include "gpu_worker/device/cpu/elementwise.h"
@@ -223,6 +224,7 @@ void CpuKernels::Widen(const WidenArgs& args) {
 }
 
 void CpuKernels::Dequantize(const DequantizeArgs& args) {
+  static_assert(kLongTileElems % kQuantizedBlockElems == 0);
   compute_.Launch([this, args] {
     ForRanges(args.n, kLongTileElems, [&](int64_t begin, int64_t end, float*) { DequantizeElems(args, begin, end); });
   });

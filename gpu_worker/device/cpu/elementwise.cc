@@ -250,8 +250,12 @@ void DequantizeNf4(const DequantizeArgs& args, int64_t begin, int64_t end) {
 }
 
 void DequantizeImpl(const DequantizeArgs& args, int64_t begin, int64_t end) {
-  if (args.format == QuantizedFormat::kMxInt8) return DequantizeMxInt8(args, begin, end);
-  DequantizeNf4(args, begin, end);
+  switch (args.format) {
+    case QuantizedFormat::kMxInt8:
+      return DequantizeMxInt8(args, begin, end);
+    case QuantizedFormat::kNf4:
+      return DequantizeNf4(args, begin, end);
+  }
 }
 
 // put(v, i, left): what becomes of elements from i on.

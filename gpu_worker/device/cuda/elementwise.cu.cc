@@ -271,11 +271,10 @@ __global__ void DequantizeNf4Kernel(int64_t n, const uint8_t* src, To* dst) {
   __syncthreads();
   const int64_t at = PackStart();
   if (at >= n) return;
-  const int64_t run = at / kNf4RunElems, within = at % kNf4RunElems, left = n - run * kNf4RunElems;
-  const uint8_t* from = src + run * Nf4Bytes(kNf4RunElems);
-  const uint32_t codes = *reinterpret_cast<const uint32_t*>(from + within / 2);
-  const uint8_t* scales = from + (left < kNf4RunElems ? left : kNf4RunElems) / 2;
-  const Bf16 scale = {reinterpret_cast<const uint16_t*>(scales)[within / kNf4BlockElems]};
+  const int64_t within = at % kNf4BlockElems;
+  const Nf4Place place = Nf4Place::Of(at - within, n);
+  const uint32_t codes = *reinterpret_cast<const uint32_t*>(src + place.codes + within / 2);
+  const Bf16 scale = {*reinterpret_cast<const uint16_t*>(src + place.scale)};
   float v[kPack];
   EPS_UNROLL
   for (int i = 0; i < kPack; ++i) v[i] = Nf4Value(numbers[codes >> (4 * i) & 15], scale);
