@@ -329,7 +329,7 @@ void AddSample(CLI::App& app, int* exit_code) {
       ->type_name("PATH")
       ->required();
   AddPromptTo(*command, *flags);
-  command->add_flag("--no-stop", flags->no_stop, "Goes on behind a token that ends a text or a turn");
+  command->add_flag("--no-stop", flags->no_stop, "Goes on behind what ends a text or a turn");
   command
       ->add_option(
           "--tokenizer", flags->tokenizer,

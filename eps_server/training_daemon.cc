@@ -260,9 +260,11 @@ class TrainingDaemon final : public Daemon {
     return front_->TakePage();
   }
 
+  // By a signal: whoever sent it may start it again.
   void Stop(const std::string& reason) override {
-    coordinator_->RequestStop(reason).IgnoreError();
-  }  // the end says why
+    coordinator_->ExpectReturn();
+    coordinator_->RequestStop(reason).IgnoreError();  // the end says why
+  }
   void Abort(absl::Status why) override {
     ends_at_once_ = true;
     coordinator_->Fail(std::move(why));

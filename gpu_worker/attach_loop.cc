@@ -108,6 +108,15 @@ absl::Status RunAttachLoop(const AttachLoopOptions& options) {
     EPS_ASSIGN_OR_RETURN(Attachment attachment, Search(options, lost).Run());
     const uint64_t incarnation = attachment.incarnation;
     const SessionEnd end = options.run_session(std::move(attachment));
+    if (end.daemon_was_stopped) {
+      lost = end.status;
+      failed_incarnation = 0;
+      if (options.is_to_leave()) return absl::OkStatus();
+      options.on_lost(/*was_stopped=*/true);
+      LogInfo("worker_waits_for_daemon", {{"address", options.address}, {"error", lost.message()}});
+      options.sleep(kFirstWait);
+      continue;
+    }
     if (!end.link_failed || !MayAttachAnew(end.status)) return OfSession(end);
     // The daemon may have gone right after it let us in. One that is still there would refuse us again.
     if (!end.was_open && incarnation == failed_incarnation) return OfSession(end);
@@ -117,7 +126,7 @@ absl::Status RunAttachLoop(const AttachLoopOptions& options) {
       LogWarning("worker_lost_daemon", {{"error", lost.ToString()}, {"next", "ends, as it was asked to leave"}});
       return absl::OkStatus();
     }
-    options.on_lost();
+    options.on_lost(/*was_stopped=*/false);
     LogWarning("worker_lost_daemon", {{"error", lost.ToString()}});
     options.sleep(kFirstWait);  // a daemon that lets us in and ends us at once is not asked without a pause
   }

@@ -22,14 +22,16 @@ struct AttachLoopOptions {
   std::function<absl::StatusOr<AttachAnswer>(absl::Duration timeout)> attach;
   // It has let go of LeaveRequest when it returns: a signal after that is seen by is_to_leave, or ends the process.
   std::function<SessionEnd(Attachment)> run_session;
-  std::function<void()> on_lost;      // a daemon was lost, and is looked for from now on
+  // A daemon was lost, or has said that it was stopped, and is looked for from now on.
+  std::function<void(bool was_stopped)> on_lost;
   std::function<bool()> is_to_leave;  // whether it was asked to: a lost daemon is not looked for then
   MonotonicClock clock = SteadyClock();
   std::function<void(absl::Duration)> sleep = absl::SleepFor;
 };
 
 // Attaches and runs a session; attaches anew, waiting longer and longer between attempts, as long as sessions end because
-// their link failed in a way that the same again may help against. All functions are called by this thread.
+// their link failed in a way that the same again may help against, or with SessionEnd::daemon_was_stopped. All functions
+// are called by this thread.
 //
 // Where a daemon that says that it starts is heard of, which may take hours, it is waited for as long as it says so.
 //

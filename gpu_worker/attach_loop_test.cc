@@ -46,7 +46,7 @@ class AttachLoopTest : public ::testing::Test {
                                 ends_.pop_front();
                                 return end;
                               },
-                          .on_lost = [this] { ++lost_; },
+                          .on_lost = [this](bool was_stopped) { ++(was_stopped ? stopped_ : lost_); },
                           .is_to_leave = [this] { return is_to_leave_; },
                           .clock = [this] { return now_; },
                           .sleep = [this](absl::Duration time) { now_ += time; }});
@@ -65,7 +65,7 @@ class AttachLoopTest : public ::testing::Test {
   bool is_to_leave_ = false;
   std::vector<absl::Duration> timeouts_;
   std::vector<uint64_t> sessions_;
-  int lost_ = 0;
+  int lost_ = 0, stopped_ = 0;
 };
 
 const SessionEnd kLost = {.status = absl::UnavailableError("it is gone"), .link_failed = true, .was_open = true};
@@ -178,6 +178,31 @@ TEST_F(AttachLoopTest, OnlyASessionThatWasNotOpenSaysThatTheRunDoesNotFit) {
     ends_ = {other};
     EXPECT_THAT(Run(), StatusIs(StatusCode::kInternal, "needs at least 3 bytes"));
   }
+}
+
+const SessionEnd kStopped = {
+    .status = absl::UnavailableError("it was stopped"), .was_open = true, .daemon_was_stopped = true};
+
+TEST_F(AttachLoopTest, ADaemonThatWasStoppedIsLookedForAndIsNoneThatWasLost) {
+  ends_ = {kStopped, {}};
+  answer_ = [](int call) { return call == 2 ? Answer(absl::UnavailableError("refused")) : LetIn(call == 1 ? 7 : 8); };
+  EXPECT_OK(Run());
+  EXPECT_THAT(sessions_, ElementsAre(7u, 8u));
+  EXPECT_EQ(stopped_, 1);
+  EXPECT_EQ(lost_, 0);
+}
+
+TEST_F(AttachLoopTest, ADaemonThatWasStoppedAndStaysAwayIsGoneInTheEnd) {
+  ends_ = {kStopped};
+  answer_ = [](int call) { return call == 1 ? LetIn(7) : Answer(absl::UnavailableError("refused")); };
+  EXPECT_THAT(Run(), StatusIs(StatusCode::kUnavailable, "for 30 s: it was stopped"));
+}
+
+TEST_F(AttachLoopTest, AWorkerThatIsToLeaveLooksForNoneThatWasStopped) {
+  ends_ = {kStopped};
+  is_to_leave_ = true;
+  EXPECT_OK(Run());
+  EXPECT_EQ(stopped_, 0);
 }
 
 TEST_F(AttachLoopTest, ALinkThatTheSameCannotHelpEndsIt) {

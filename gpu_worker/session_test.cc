@@ -204,11 +204,14 @@ TEST_F(SessionTest, AWorkerWhoseDeviceBrokeAnswersAndEnds) {
 TEST_F(SessionTest, ADaemonThatWasStoppedIsAwayWhereTheWorkerIsToStay) {
   for (const bool until_done : {false, true}) {
     for (const bool run_may_go_on : {false, true}) {
-      orders_ = {FinishOrder{.ok = true, .run_may_go_on = run_may_go_on}};
-      options_.until_done = until_done;
-      const SessionEnd end = RunOnCpu();
-      EXPECT_EQ(end.status.ok(), !(until_done && run_may_go_on));
-      EXPECT_EQ(end.link_failed, until_done && run_may_go_on);
+      for (const bool ok : {false, true}) {  // a step was lost, or a signal has come
+        orders_ = {FinishOrder{.ok = ok, .run_may_go_on = run_may_go_on}};
+        options_.until_done = until_done;
+        const SessionEnd end = RunOnCpu();
+        EXPECT_EQ(end.daemon_was_stopped, until_done && run_may_go_on);
+        EXPECT_EQ(end.status.ok(), ok && !end.daemon_was_stopped);
+        EXPECT_FALSE(end.link_failed);
+      }
     }
   }
 }

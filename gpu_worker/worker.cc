@@ -92,10 +92,10 @@ absl::Status RunWorker(const WorkerOptions& user_options) {
            },
        .run_session = run_session,
        .on_lost =
-           [&page] {
-             page->Update([](WorkerView& view) {
+           [&page](bool was_stopped) {
+             page->Update([was_stopped](WorkerView& view) {
                view.phase = WorkerPhase::kConnecting;
-               ++view.lost_daemons;
+               if (!was_stopped) ++view.lost_daemons;
              });
            },
        .is_to_leave = [&options] { return options.leave != nullptr && options.leave->signal() != 0; }});

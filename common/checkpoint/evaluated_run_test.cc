@@ -113,22 +113,29 @@ std::set<std::string> QuantizedTensors(const ModelConfig& config) {
   return names;
 }
 
-// And no other: what the run trained is not rounded.
+// Unless the run trained some of them, which are not to be rounded; where the wire holds all that they are they are in it.
 TEST_F(EvaluatedRunTest, MatricesThatWereQuantizedStaySo) {
-  for (const std::vector<std::string>& freeze :
-       {std::vector<std::string>{}, {"!*.mlp.c_fc.*"}, {"!*.mlp.c_fc.bias", "!transformer.w*"}}) {
-    RunConfig run = OnHeldOut();
-    run.model.lora = {.rank = 2, .alpha = 4, .targets = {"c_attn"}};
-    run.model.freeze = freeze;
-    run.model.frozen_format = QuantizedFormat::kMxInt8;
-    const std::string folder = Checkpoint(run);
-    const auto evaluated = [&](const std::vector<FieldOverride>& overrides) {
-      return FindEvaluatedRun(folder, overrides).value().config.model;
-    };
-    EXPECT_EQ(QuantizedTensors(evaluated({})), QuantizedTensors(run.model));
-    EXPECT_EQ(evaluated({{"precision.frozen", "WIRE"}}).frozen_format, std::nullopt);
-    const std::set<std::string> all = QuantizedTensors(evaluated({{"precision.frozen", "NF4"}}));
-    EXPECT_EQ(all.size(), QuantizedTensors(run.model).size() + (freeze.size() == 1 ? 2 : 0));  // of two blocks
+  for (const Dtype wire : {Dtype::kBf16, Dtype::kF16}) {
+    for (const std::vector<std::string>& freeze :
+         {std::vector<std::string>{}, {"!*.mlp.c_fc.*"}, {"!*.mlp.c_fc.bias", "!transformer.w*"}}) {
+      RunConfig run = OnHeldOut();
+      run.precision.wire = wire;
+      if (wire == Dtype::kF16) run.precision.loss_scale = LossScaleRule();
+      run.model.lora = {.rank = 2, .alpha = 4, .targets = {"c_attn"}};
+      run.model.freeze = freeze;
+      run.model.frozen_format = QuantizedFormat::kMxInt8;
+      const std::string folder = Checkpoint(run);
+      const auto evaluated = [&](const std::vector<FieldOverride>& overrides) {
+        return FindEvaluatedRun(folder, overrides).value().config.model;
+      };
+      const bool trained_some = freeze.size() == 1;
+      const std::set<std::string> quantized = QuantizedTensors(run.model);
+      EXPECT_EQ(QuantizedTensors(evaluated({})),
+                trained_some && wire == Dtype::kBf16 ? std::set<std::string>() : quantized);
+      EXPECT_EQ(evaluated({{"precision.frozen", "WIRE"}}).frozen_format, std::nullopt);
+      EXPECT_EQ(QuantizedTensors(evaluated({{"precision.frozen", "NF4"}})).size(),
+                quantized.size() + (trained_some ? 2 : 0));  // of two blocks
+    }
   }
   ExpectRefused(Checkpoint(OnHeldOut()), {{"precision.frozen", "INT4"}},
                 {"precision.frozen: \"INT4\", must be one of"});
@@ -148,7 +155,9 @@ TEST_F(EvaluatedRunTest, AnotherWireIsNotRefusedForWhatTrainingAloneHas) {
   for (const char* wire : {"BF16", "FP16", "FP32"}) {
     EXPECT_OK(FindEvaluatedRun(folder, {{"precision.wire", wire}}));
   }
-  EXPECT_TRUE(FindEvaluatedRun(folder, {})->config.precision.tf32);
+  for (const std::vector<FieldOverride>& same : {std::vector<FieldOverride>{}, {{"precision.wire", "FP32"}}}) {
+    EXPECT_TRUE(FindEvaluatedRun(folder, same)->config.precision.tf32);
+  }
 }
 
 TEST_F(EvaluatedRunTest, AFileTakesThePlaceOfWhatTheRunEvaluates) {

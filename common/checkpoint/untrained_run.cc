@@ -50,17 +50,22 @@ absl::StatusOr<RunConfig> WithoutTraining(RunConfig run, std::vector<FieldOverri
   run.optimizer_offload = {};
   run.layer_drop = {};
   const auto is_wire = [](const FieldOverride& field) { return field.path == "precision.wire"; };
-  if (std::any_of(overrides.begin(), overrides.end(), is_wire)) {
+  if (const auto wire = std::find_if(overrides.rbegin(), overrides.rend(), is_wire); wire != overrides.rend()) {
     run.precision.gradients = Dtype::kF32;
     run.precision.loss_scale.reset();
-    run.precision.tf32 = false;
+    if (wire->value != "FP32") run.precision.tf32 = false;
   }
   const std::vector<FieldOverride> frozen_format = TakeFrozenFormat(overrides);
   EPS_ASSIGN_OR_RETURN(run, WithOverrides(run, overrides));
   EPS_ASSIGN_OR_RETURN(const ModelSpec was, BuildModel(run.model));
   run.model.freeze = {"*", absl::StrCat("!", TensorToTrain(was))};
-  if (run.model.frozen_format.has_value() && frozen_format.empty()) {
-    for (const std::string& name : MatricesThatTrain(was)) run.model.freeze.push_back(absl::StrCat("!", name));
+  const std::vector<std::string> trained = MatricesThatTrain(was);
+  if (run.model.frozen_format.has_value() && frozen_format.empty() && !trained.empty()) {
+    if (run.precision.wire == Dtype::kF16) {
+      for (const std::string& name : trained) run.model.freeze.push_back(absl::StrCat("!", name));
+    } else {
+      run.model.frozen_format.reset();
+    }
   }
   return WithOverrides(run, frozen_format);
 }

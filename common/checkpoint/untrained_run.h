@@ -10,11 +10,12 @@
 namespace eps {
 
 // `run` with `overrides`, and without what only training takes memory for: of the model all is frozen but a single small
-// tensor, as a run must have one that trains, and what the run trained of the blocks' matrices beside others that are in
-// a quantized format, as these are to stay what they are. With precision.frozen among the overrides all of them are in
-// that format, whatever the run froze. What is of training alone (optimizer, layer dropping) is left out before, so
-// that no override is refused because of it; so are gradients' form, loss scale and precision.tf32, where a wire is asked
-// for.
+// tensor, as a run must have one that trains. Matrices that were in a quantized format stay so where all of the blocks'
+// were, as with adapters. Where the run trained some of them all are in the wire dtype, which holds what they are; but in
+// FP16, which may not, those that were trained stay so, with what that takes. With precision.frozen among the overrides
+// all are in that format, whatever the run froze. What is of training alone (optimizer, layer dropping) is left out
+// before, so that no override is refused because of it; so are gradients' form, loss scale and precision.tf32, where
+// another wire is asked for.
 //
 // Errors: WithOverrides'
 absl::StatusOr<RunConfig> WithoutTraining(RunConfig run, std::vector<FieldOverride> overrides);

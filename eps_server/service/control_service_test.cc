@@ -148,6 +148,7 @@ class FakeCoordinator final : public Coordinator {
   }
   std::vector<double> Losses() const override { return {}; }
   void RequestCheckpoint(std::function<void(absl::StatusOr<std::string>)> done) override { done(checkpoint); }
+  void ExpectReturn() override {}
   absl::StatusOr<int64_t> RequestStop(std::string reason) override {
     MutexLock lock(mu);
     stop_reason = std::move(reason);

@@ -208,6 +208,11 @@ absl::StatusOr<int64_t> CoordinatorImpl::RequestStop(std::string reason) {
   return last;
 }
 
+void CoordinatorImpl::ExpectReturn() {
+  MutexLock lock(mu_);
+  returns_ = true;
+}
+
 void CoordinatorImpl::Fail(absl::Status why) {
   MutexLock lock(mu_);
   FailLocked(std::move(why));

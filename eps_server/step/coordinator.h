@@ -132,6 +132,9 @@ class Coordinator {
   // before all its gradients are in).
   // Errors: FAILED_PRECONDITION one was: the run fails, and the newest checkpoint stands
   virtual absl::StatusOr<int64_t> RequestStop(std::string reason) = 0;
+  // Workers that are told to finish because of a stop hear that the run may go on, and so does who attaches then: what
+  // stops this daemon starts it again.
+  virtual void ExpectReturn() = 0;
 
   // Ends the run as failed now: every wait is answered with `why`.
   virtual void Fail(absl::Status why) = 0;

@@ -176,12 +176,23 @@ void CoordinatorImpl::OnWritten(Version version, absl::StatusOr<std::string> pat
   for (const CheckpointLedger::Answer& answer : answers) answer(path);
 }
 
+bool CoordinatorImpl::MayGoOn() const {
+  if (!failure_.ok()) return absl::IsAborted(failure_);
+  return returns_ && makes_steps_ && progress_.state().version.value() < run_.steps;
+}
+
+absl::Status CoordinatorImpl::Over() const {
+  return MayGoOn() ? absl::UnavailableError("the daemon was stopped before its run was done")
+                   : absl::FailedPreconditionError("the run is over");
+}
+
 void CoordinatorImpl::End(Actions& actions) {
   over_ = true;
   std::vector<CheckpointLedger::Answer> unanswered =
       failure_.ok() ? checkpoints_.TakeRequests() : checkpoints_.TakeAll();
   actions.push_back([this, failure = failure_, channels = members_.Channels(), unanswered,
-                     path = checkpoints_.newest_path(), step = progress_.state().version.value()] {
+                     path = checkpoints_.newest_path(), step = progress_.state().version.value(),
+                     may_go_on = MayGoOn()] {
     const absl::Status reason =
         failure.ok() ? absl::UnavailableError("the run is over")
                      : absl::FailedPreconditionError(absl::StrCat("the run has failed: ", failure.message()));
@@ -197,7 +208,7 @@ void CoordinatorImpl::End(Actions& actions) {
     for (const std::shared_ptr<WorkerChannel>& channel : channels) {
       channel->SendFinish({.ok = failure.ok(),
                            .reason = failure.ok() ? "the run is over" : std::string(failure.message()),
-                           .run_may_go_on = failure.ok() && step < run_.steps});
+                           .run_may_go_on = may_go_on});
     }
     for (const CheckpointLedger::Answer& answer : unanswered) {
       answer(failure.ok() ? absl::StatusOr<std::string>(path)

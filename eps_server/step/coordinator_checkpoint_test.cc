@@ -73,12 +73,32 @@ TEST(CoordinatorCheckpointTest, StopEndsAfterTheStepInProgressWithItsCheckpoint)
   ASSERT_OK(run.coordinator->WaitUntilFinished());
   EXPECT_EQ(run.committed(), last);
   EXPECT_EQ(run.checkpointer->snapshots().count(last), 1u);
-  EXPECT_TRUE(worker.finished_ok() && worker.run_may_go_on());
+  EXPECT_TRUE(worker.finished_ok() && !worker.run_may_go_on());
   EXPECT_EQ(run.coordinator->Status().phase, RunPhase::kFinishing);  // its work is not done
   // Constant schedule: the same as a run of that length.
   config.steps = last;
   EXPECT_TRUE(run.Result(last) == Reference(config));
   EXPECT_EQ(*run.coordinator->RequestStop("again"), last);
+}
+
+// Also who comes after they were told.
+TEST(CoordinatorCheckpointTest, WorkersHearThatARunThatASignalStoppedMayGoOn) {
+  for (const bool is_done : {false, true}) {
+    RunConfig config = SmallRun();
+    if (!is_done) config.steps = 1000000;
+    TestRun run(config);
+    FakeWorker worker(run);
+    run.coordinator->ExpectReturn();
+    if (!is_done) {
+      WaitFor([&] { return run.committed() >= 2; });
+      ASSERT_OK(run.coordinator->RequestStop("SIGTERM"));
+    }
+    ASSERT_OK(run.coordinator->WaitUntilFinished());
+    EXPECT_TRUE(worker.finished_ok());
+    EXPECT_EQ(worker.run_may_go_on(), !is_done);
+    EXPECT_EQ(run.coordinator->Connect(worker.id(), nullptr).code(),
+              is_done ? absl::StatusCode::kFailedPrecondition : absl::StatusCode::kUnavailable);
+  }
 }
 
 TEST(CoordinatorCheckpointTest, WithoutALastCheckpointTheRunEndsWithTheSameBitsAndLeavesNone) {

@@ -99,6 +99,7 @@ class CoordinatorImpl final : public Coordinator {
   std::vector<double> Losses() const override;
   void RequestCheckpoint(CheckpointLedger::Answer done) override;
   absl::StatusOr<int64_t> RequestStop(std::string reason) override;
+  void ExpectReturn() override;
   void Fail(absl::Status why) override;
   absl::Status WaitUntilFinished() override;
 
@@ -180,6 +181,9 @@ class CoordinatorImpl final : public Coordinator {
   // updated in it. Where nobody was there when it was stopped, or who left had no part in the step, that is well.
   void EndWithoutWorkers(absl::Status why) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   absl::Status Unfinished() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);  // why else
+  // Over, but for a daemon that is started again: it was stopped before its last step, or a step was lost.
+  bool MayGoOn() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  absl::Status Over() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);  // who attaches is told
 
   // ---- evaluation: no step is in progress, and all are committed ----
 
@@ -294,7 +298,8 @@ class CoordinatorImpl final : public Coordinator {
   CheckpointLedger checkpoints_ ABSL_GUARDED_BY(mu_);
   bool stop_requested_ ABSL_GUARDED_BY(mu_) = false;
   bool over_ ABSL_GUARDED_BY(mu_) = false;
-  bool told_ ABSL_GUARDED_BY(mu_) = false;  // everybody that it is over
+  bool returns_ ABSL_GUARDED_BY(mu_) = false;  // ExpectReturn
+  bool told_ ABSL_GUARDED_BY(mu_) = false;     // everybody that it is over
   absl::Status failure_ ABSL_GUARDED_BY(mu_);
   absl::Status ended_for_ ABSL_GUARDED_BY(mu_);  // becomes failure_ once the last checkpoint is on disk
 

@@ -42,7 +42,7 @@ absl::StatusOr<WorkerId> CoordinatorImpl::Attach(WorkerInfo info) {
   absl::StatusOr<std::string> mixed_with;
   {
     MutexLock lock(mu_);
-    if (over_) return absl::FailedPreconditionError("the run is over");
+    if (over_) return Over();
     mixed_with = device_models_.Admit(info.device_model, members_.OtherDeviceModel(info.device_model));
     if (mixed_with.ok()) {
       EPS_ASSIGN_OR_RETURN(worker, members_.Attach(std::move(info), clock_()));
@@ -71,7 +71,7 @@ absl::StatusOr<WorkerId> CoordinatorImpl::Attach(WorkerInfo info) {
 
 absl::Status CoordinatorImpl::Connect(WorkerId worker, std::shared_ptr<WorkerChannel> channel) {
   MutexLock lock(mu_);
-  if (over_) return absl::FailedPreconditionError("the run is over");
+  if (over_) return Over();
   return members_.Connect(worker, std::move(channel), clock_());
 }
 
