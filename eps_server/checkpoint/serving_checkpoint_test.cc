@@ -58,6 +58,15 @@ std::map<std::string, std::vector<std::byte>> WireByName(const ModelSpec& model,
   return tensors;
 }
 
+// A Hugging Face folder.
+void WriteFolder(const std::string& folder, const ModelSpec& model, const std::string& dtype) {
+  EXPECT_OK(WriteModelFolder(folder, model, {.dtype = dtype},
+                             [](const TensorSpec& tensor, int64_t first, absl::Span<float> values) {
+                               InitTensorPart(tensor, 3, first, values);
+                               return absl::OkStatus();
+                             }));
+}
+
 TEST(ServingCheckpointTest, EveryWayToNameItFindsTheSameModel) {
   for (const Dtype wire : {Dtype::kBf16, Dtype::kF32}) {
     const ServedCheckpoint f(wire);
@@ -125,11 +134,7 @@ TEST(ServingCheckpointTest, AContextIsCutWherePositionsAreNoParameters) {
   config.num_kv_heads = 1;
   config.d_head = 6;
   config.d_ff = 20;
-  const auto fill = [](const TensorSpec& tensor, int64_t first, absl::Span<float> values) {
-    InitTensorPart(tensor, 3, first, values);
-    return absl::OkStatus();
-  };
-  ASSERT_OK(WriteModelFolder(dir.File("llama"), BuildModel(config).value(), {}, fill));
+  WriteFolder(dir.File("llama"), BuildModel(config).value(), "F32");
   ASSERT_OK_AND_ASSIGN(const ServingCheckpoint served,
                        LoadCheckpointForServing(dir.File("llama"), {.max_context = 64}));
   EXPECT_EQ(served.run.model.context, 64);
@@ -144,11 +149,7 @@ TEST(ServingCheckpointTest, AContextIsCutWherePositionsAreNoParameters) {
 TEST(ServingCheckpointTest, AHuggingFaceFolderOfFp32IsServedInFp32) {
   const ServedCheckpoint f;
   const std::string folder = f.dir.File("hf");
-  ASSERT_OK(WriteModelFolder(folder, f.model, {.dtype = "F32"},
-                             [](const TensorSpec& tensor, int64_t first, absl::Span<float> values) {
-                               InitTensorPart(tensor, 3, first, values);
-                               return absl::OkStatus();
-                             }));
+  WriteFolder(folder, f.model, "F32");
   ASSERT_OK_AND_ASSIGN(const ServingCheckpoint served, LoadCheckpointForServing(folder));
   EXPECT_EQ(served.store->wire_dtype(), Dtype::kF32);
   EXPECT_EQ(served.state.version, Version(0));
@@ -163,11 +164,7 @@ TEST(ServingCheckpointTest, AHuggingFaceFolderOfFp32IsServedInFp32) {
 TEST(ServingCheckpointTest, WhatIsAskedForOfTheWireAndOfMatricesHolds) {
   const ServedCheckpoint f;
   const std::string folder = f.dir.File("hf");
-  ASSERT_OK(WriteModelFolder(folder, f.model, {.dtype = "BF16"},
-                             [](const TensorSpec& tensor, int64_t first, absl::Span<float> values) {
-                               InitTensorPart(tensor, 3, first, values);
-                               return absl::OkStatus();
-                             }));
+  WriteFolder(folder, f.model, "BF16");
   for (const std::string& path : {folder, f.dir.path()}) {
     const auto served = [&](std::vector<FieldOverride> overrides) {
       return LoadCheckpointForServing(path, {.overrides = std::move(overrides)});
