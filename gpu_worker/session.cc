@@ -345,7 +345,7 @@ SessionEnd Session::Run() {
     if (const auto* finish = std::get_if<FinishOrder>(&*order)) {
       LogInfo("worker_finish", {{"ok", finish->ok ? 1 : 0}, {"reason", finish->reason}});
       if (finish->run_may_go_on && options_.until_done) {
-        return {.status = absl::UnavailableError("it was stopped before its run was done"), .daemon_was_stopped = true};
+        return {.status = absl::UnavailableError("it ended before its run was done"), .daemon_was_stopped = true};
       }
       if (finish->ok) return {};
       return {.status = absl::AbortedError(absl::StrCat("the daemon ended this worker: ", finish->reason))};

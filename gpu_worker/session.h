@@ -14,7 +14,7 @@ struct SessionEnd {
   absl::Status status;              // OK: the daemon said that the run is done
   bool link_failed = false;         // `status` is the link's first error: attaching anew may help
   bool was_open = false;            // it had planned and had its device, and took orders
-  bool daemon_was_stopped = false;  // `status` says so: it may be started again, and is to be looked for
+  bool daemon_was_stopped = false;  // before its run was done: it may be started again, and is to be looked for
 };
 
 // One attachment to a daemon process, from plan to finish: plans the run, makes device, connections and executor, says

@@ -129,8 +129,8 @@ void AddFlags(CLI::App& app, Flags& flags) {
       });
   app.add_flag(
       "--until-done", flags.options.until_done,
-      "Looks for a daemon that was stopped before its run was done, as for one that is away, in place of ending "
-      "with 0: where something starts it again");
+      "Looks for a daemon that a signal has stopped before its run was done, or that lost a step, as for one that is "
+      "away, in place of ending: where something starts it again");
   app.add_option("--reconnect-seconds", flags.reconnect_seconds, "How long to look for a daemon that is away")
       ->type_name("S")
       ->capture_default_str()

@@ -43,7 +43,7 @@ struct WorkerOptions {
   bool metrics_any_address = false;                         // of which others than this host may be reached
   std::string health_listen = "";                           // of grpc.health.v1, as metrics_listen; "": not served
   absl::Duration reconnect = absl::Seconds(30);             // a daemon that cannot be reached for so long is gone
-  bool until_done = false;  // one that was stopped before its run was done is away, and looked for
+  bool until_done = false;                           // one that ends, and whose run may go on, is away, and looked for
   std::shared_ptr<const Profile> profile = nullptr;  // what the plan is made from; null: nominal figures
   std::string profile_file = "";                     // where that was read; for the log
   ForwardWitness* witness = nullptr;                 // these two outlive the worker; null: none

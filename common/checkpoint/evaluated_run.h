@@ -20,8 +20,8 @@ struct EvaluatedRun {
 };
 
 // The run of a checkpoint as it was trained, with the data that it evaluates, or with evaluation.path where `overrides`
-// give one, which is then read as the run's data is, of several files that one whose form it has. It is
-// made by WithoutTraining. Of a Hugging Face folder the run that has that file as its data, with everything else by default;
+// give one, which is then read as the run's data is, of several files that one whose form it has; made by
+// WithoutTraining. Of a Hugging Face folder the run that has that file as its data, with everything else by default;
 // evaluation.path is required. A context of more than kPlannedContext tokens is cut to that there unless told.
 //
 // Errors: FindCheckpointFolder's, WithPathsFromHere's, ReadManifest's, WithOverrides', RunConfigOfModel's,

@@ -72,7 +72,7 @@ struct PassTiming {
 struct FinishNotice {
   bool ok = false;
   std::string reason;
-  bool run_may_go_on = false;  // ok, but the run is not done: this daemon was stopped, and may be started again
+  bool run_may_go_on = false;  // not done: this daemon was stopped, or has lost a step, and may be started again
 };
 
 // The way to a worker. Methods never block and may be called after the stream has ended.

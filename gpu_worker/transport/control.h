@@ -78,7 +78,7 @@ struct InferOrder {
 struct FinishOrder {
   bool ok = false;
   std::string reason;
-  bool run_may_go_on = false;  // its daemon was stopped before the run was done, and may be started again
+  bool run_may_go_on = false;  // not done: its daemon was stopped, or has lost a step, and may be started again
 };
 struct ChoicesOrder {
   Choices choices;  // that hold for this device model
