@@ -211,18 +211,96 @@ struct ActivationBackwardArgs {
   void* scratch = nullptr;    // with dbias KernelSizes::column_sum(M, N) bytes
 };
 
-// y = silu(gate) up, silu(x) = x / (1 + e^-x). Source: Shazeer, arXiv:2002.05202.
+// y = weight silu(gate) up, silu(x) = x / (1 + e^-x). Source: Shazeer, arXiv:2002.05202.
 struct SwigluArgs {
   int64_t M = 0, F = 0;
   const void* gate_up = nullptr;  // act (M, 2F): gate, then up
+  const float* weight = nullptr;  // (M), or null: 1
   void* y = nullptr;              // act (M, F)
 };
 struct SwigluBackwardArgs {
   int64_t M = 0, F = 0;
   const void* gate_up = nullptr;  // act (M, 2F)
+  const float* weight = nullptr;  // (M), or null
   const void* dy = nullptr;       // act (M, F)
   void* dgate_up = nullptr;       // act (M, 2F) out; may be gate_up
   void* y = nullptr;              // act (M, F) out: y again, the bits that Swiglu gave; or null
+  float* dweight = nullptr;       // (M) out, with weight: the sum over F of dy silu(gate) up
+};
+
+// A mixture of experts: of E feed-forward parts a token goes through the K that its router gives most, and takes the sum
+// of what they give, each times its weight. A token's row in one of them is a routed row: R = M * K of them, those of an
+// expert together, experts in order, and within one by rising token. An expert may have none.
+// Source: Shazeer et al., arXiv:1701.06538; the order softmax, then K of it: Fedus et al., arXiv:2101.03961.
+struct Routing {  // on the device; made by Route, read by the others
+  int32_t* first_row = nullptr;  // (E + 1): expert e has the routed rows [first_row[e], first_row[e + 1])
+  int32_t* token = nullptr;      // (R): whose the row is
+  int32_t* expert = nullptr;     // (M, K): of a token, by falling logit; of equal ones the lower expert first
+  int32_t* row = nullptr;        // (M, K): the routed rows of these
+  float* weight = nullptr;       // (R)
+
+  friend bool operator==(const Routing&, const Routing&) = default;
+};
+// The weights of a token are its probabilities, softmax of its logits in fp32; with `normalizes` over their sum, which is
+// the softmax of the chosen logits alone. Logits that are not finite choose K different experts all the same.
+struct RouteArgs {
+  int64_t M = 0, E = 0, K = 0;   // K <= E <= kMaxExperts
+  const void* logits = nullptr;  // act (M, E)
+  bool normalizes = true;
+  Routing routing;          // all of it out
+  void* scratch = nullptr;  // KernelSizes::route(M, E, K) bytes
+};
+// Of the loss, through the weights, and of `balance` * E * (the sum over experts of f P), f an expert's share of the routed
+// rows and P the mean of its probability over tokens: 1 where all have as many. Of f there is no gradient.
+// Source of the latter: Fedus et al., arXiv:2101.03961, section 2.2, eq. 4 to 6.
+struct RouteBackwardArgs {
+  int64_t M = 0, E = 0, K = 0;
+  const void* logits = nullptr;  // act (M, E)
+  bool normalizes = true;
+  Routing routing;
+  const float* dweight = nullptr;  // (R)
+  double balance = 0;              // as fp32
+  void* dlogits = nullptr;         // act (M, E) out
+};
+// y[r] = x[token[r]], for every routed row.
+struct GatherRowsArgs {
+  int64_t R = 0, C = 0;
+  const int32_t* token = nullptr;  // (R)
+  const void* x = nullptr;         // act (M, C)
+  void* y = nullptr;               // act (R, C)
+};
+// y[m] = residual[m] + the sum of x[row[m, 0]], x[row[m, 1]], ..., in that order in fp32, rounded once.
+struct SumRowsArgs {
+  int64_t M = 0, K = 0, C = 0;
+  const int32_t* row = nullptr;    // (M, K)
+  const void* x = nullptr;         // act (R, C)
+  const void* residual = nullptr;  // act (M, C), or null: 0
+  void* y = nullptr;               // act (M, C); may be residual
+};
+// c[r] = a[r] op(b_e) [+ c[r]], for each routed row r of each expert e, whose matrix begins e * b_stride elements behind b.
+struct ExpertMatMulArgs {
+  int64_t E = 0, R = 0, N = 0, K = 0;
+  const int32_t* first_row = nullptr;  // (E + 1), of Routing
+  const void* a = nullptr;             // act (R, K)
+  int64_t lda = 0;
+  const void* b = nullptr;  // act (K, N), or (N, K) if trans_b; E of them
+  int64_t ldb = 0, b_stride = 0;
+  bool trans_b = false;
+  void* c = nullptr;  // act (R, N)
+  int64_t ldc = 0;
+  bool accumulate = false;
+};
+// c_e (M, N) = a^T b over the routed rows of e [+ c_e]; 0 [+ c_e] where it has none.
+struct ExpertGradientArgs {
+  int64_t E = 0, R = 0, M = 0, N = 0;
+  const int32_t* first_row = nullptr;  // (E + 1), of Routing
+  const void* a = nullptr;             // act (R, M)
+  int64_t lda = 0;
+  const void* b = nullptr;  // act (R, N)
+  int64_t ldb = 0;
+  float* c = nullptr;  // (M, N), dense, E of them
+  int64_t c_stride = 0;
+  bool accumulate = false;
 };
 
 // Rotates each head's pairs, element i of its first half and i of its second, by the angle of the row's position, in
@@ -354,6 +432,12 @@ class Kernels {
   virtual void ActivationBackward(const ActivationBackwardArgs&) = 0;
   virtual void Swiglu(const SwigluArgs&) = 0;
   virtual void SwigluBackward(const SwigluBackwardArgs&) = 0;
+  virtual void Route(const RouteArgs&) = 0;
+  virtual void RouteBackward(const RouteBackwardArgs&) = 0;
+  virtual void GatherRows(const GatherRowsArgs&) = 0;
+  virtual void SumRows(const SumRowsArgs&) = 0;
+  virtual void ExpertMatMul(const ExpertMatMulArgs&) = 0;
+  virtual void ExpertGradient(const ExpertGradientArgs&) = 0;
   virtual void Rotary(const RotaryArgs&) = 0;
   virtual void ApplyDropout(const DropoutArgs&) = 0;
   virtual void ColumnSum(const ColumnSumArgs&) = 0;
@@ -367,6 +451,8 @@ class Kernels {
   virtual void EmitGradient(const EmitGradientArgs&) = 0;
   virtual void FillZero(const FillZeroArgs&) = 0;
 };
+
+inline constexpr int64_t kMaxExperts = 1024;  // of a layer
 
 // What libraries hold memory for.
 struct LibraryUse {
@@ -387,6 +473,7 @@ struct KernelSizes {
   int64_t (*attention)(int64_t B, int64_t T, int64_t H, int64_t D) = nullptr;
   int64_t (*attention_backward)(int64_t B, int64_t T, int64_t H, int64_t D) = nullptr;
   int64_t (*column_sum)(int64_t M, int64_t N) = nullptr;
+  int64_t (*route)(int64_t M, int64_t E, int64_t K) = nullptr;
   // Not scratch: how the embedding's backward adds to a row of a table that more tokens gathered than this: the first so many
   // in order, then tiles of so many, each summed by itself, in order. 0: all in order, however many they are.
   int64_t embedding_tile = 0;
