@@ -304,7 +304,9 @@ Outputs RunRmsNorm(ConformanceMemory& memory, const RmsNormCase& t, const Kernel
 
 SwigluInputs MakeSwigluInputs(const SwigluCase& t) {
   std::mt19937 random(static_cast<uint32_t>(t.M * 1000 + t.F));
-  return {RandomArray(random, 2 * t.M * t.F, t.range), RandomArray(random, t.M * t.F)};
+  SwigluInputs in = {RandomArray(random, 2 * t.M * t.F, t.range), RandomArray(random, t.M * t.F)};
+  in.weight = t.weighted ? RandomArray(random, t.M) : Array(t.M, 1.0);
+  return in;
 }
 
 Outputs RunSwiglu(ConformanceMemory& memory, const SwigluCase& t, const SwigluInputs& in) {
@@ -313,10 +315,19 @@ Outputs RunSwiglu(ConformanceMemory& memory, const SwigluCase& t, const SwigluIn
   void* again = t.keeps_y ? memory.AllocAct(t.M * t.F) : nullptr;
   void* dgate_up = t.in_place ? gate_up : memory.AllocAct(2 * t.M * t.F);
   Kernels& kernels = memory.device().kernels();
-  kernels.Swiglu({.M = t.M, .F = t.F, .gate_up = gate_up, .y = y});
-  kernels.SwigluBackward(
-      {.M = t.M, .F = t.F, .gate_up = gate_up, .dy = memory.PutAct(in.dy), .dgate_up = dgate_up, .y = again});
+  float* weight = t.weighted ? memory.PutF32(in.weight) : nullptr;
+  float* dweight = t.weighted ? static_cast<float*>(memory.Alloc(t.M * int64_t{sizeof(float)})) : nullptr;
+  kernels.Swiglu({.M = t.M, .F = t.F, .gate_up = gate_up, .weight = weight, .y = y});
+  kernels.SwigluBackward({.M = t.M,
+                          .F = t.F,
+                          .gate_up = gate_up,
+                          .weight = weight,
+                          .dy = memory.PutAct(in.dy),
+                          .dgate_up = dgate_up,
+                          .y = again,
+                          .dweight = dweight});
   Outputs out = {memory.GetAct(y, t.M * t.F), memory.GetAct(dgate_up, 2 * t.M * t.F)};
+  if (t.weighted) out.push_back(memory.GetF32(dweight, t.M));
   if (again != nullptr) out.push_back(memory.GetAct(again, t.M * t.F));
   return out;
 }

@@ -120,12 +120,13 @@ struct SwigluCase {
   double range = 8;
   bool in_place = false;  // dgate_up is gate_up
   bool keeps_y = true;    // the backward gives y again
+  bool weighted = false;
 };
 struct SwigluInputs {
-  Array gate_up, dy;
+  Array gate_up, dy, weight;  // weight (M): 1 where it is not weighted
 };
 SwigluInputs MakeSwigluInputs(const SwigluCase& t);
-// {y, dgate_up, y again or nothing}
+// {y, dgate_up, dweight or nothing, y again or nothing}
 Outputs RunSwiglu(ConformanceMemory& memory, const SwigluCase& t, const SwigluInputs& in);
 
 struct RotaryCase {

@@ -19,6 +19,7 @@
 #include "gpu_worker/device/conformance_memory.h"
 #include "gpu_worker/device/device.h"
 #include "gpu_worker/device/device_conformance.h"
+#include "gpu_worker/device/experts_cases.h"
 #include "gpu_worker/device/kernels.h"
 #include "gpu_worker/device/reference_kernels.h"
 #include "gtest/gtest.h"
@@ -32,6 +33,7 @@ using conformance::Array;
 using conformance::AttentionCase;
 using conformance::EmbeddingCase;
 using conformance::EmbeddingInputs;
+using conformance::ExpertProductCase;
 using conformance::kActivations;
 using conformance::kEps;
 using conformance::LayerNormCase;
@@ -41,6 +43,7 @@ using conformance::LossOutputs;
 using conformance::MakeDocuments;
 using conformance::MakeEmbeddingInputs;
 using conformance::MakeLayerNormInputs;
+using conformance::MakeLogits;
 using conformance::MakeLossInputs;
 using conformance::MakeRmsNormInputs;
 using conformance::MakeSwigluInputs;
@@ -49,17 +52,24 @@ using conformance::Outputs;
 using conformance::RmsNormCase;
 using conformance::RmsNormInputs;
 using conformance::RotaryCase;
+using conformance::RouteCase;
+using conformance::RouteOutputs;
+using conformance::RowsOutputs;
 using conformance::RunActivationBackward;
 using conformance::RunAttention;
 using conformance::RunColumnSum;
 using conformance::RunDropout;
 using conformance::RunEmbedding;
+using conformance::RunExpertGradient;
+using conformance::RunExpertMatMul;
 using conformance::RunInverseRotary;
 using conformance::RunLayerNorm;
 using conformance::RunLoss;
 using conformance::RunMatMul;
 using conformance::RunRmsNorm;
 using conformance::RunRotary;
+using conformance::RunRoute;
+using conformance::RunRows;
 using conformance::RunSwiglu;
 using conformance::Slope;
 using conformance::SomeDropout;
@@ -272,24 +282,35 @@ TEST_P(DeviceConformanceTest, RmsNormBackwardAgreesWithFiniteDifferences) {
 TEST_P(DeviceConformanceTest, SwigluAndItsBackwardAgreeWithFp64AndFiniteDifferences) {
   for (const SwigluCase& t :
        {SwigluCase{.M = 1, .F = 5}, SwigluCase{.M = 9, .F = 37, .in_place = true}, SwigluCase{.M = 33, .F = 520},
-        SwigluCase{.M = 7, .F = 2056, .in_place = true, .keeps_y = false}, SwigluCase{.M = 40, .F = 1, .range = 1}}) {
+        SwigluCase{.M = 7, .F = 2056, .in_place = true, .keeps_y = false}, SwigluCase{.M = 40, .F = 1, .range = 1},
+        SwigluCase{.M = 9, .F = 37, .weighted = true},
+        SwigluCase{.M = 33, .F = 520, .in_place = true, .weighted = true},
+        SwigluCase{.M = 3, .F = 4104, .keeps_y = false, .weighted = true}}) {
     SCOPED_TRACE(std::to_string(t.M) + " x " + std::to_string(t.F));
     ConformanceMemory memory(device());
     SwigluInputs in = MakeSwigluInputs(t);
     if (t.F > 4) in.gate_up[0] = 0, in.gate_up[1] = -40, in.gate_up[2] = 40, in.gate_up[3] = -1e4, in.gate_up[4] = 1e4;
     const Outputs out = RunSwiglu(memory, t, in);
-    const Array y = reference::Swiglu(in.gate_up, t.M, t.F);
-    const Array d = reference::SwigluBackward(in.dy, in.gate_up, t.M, t.F);
+    const int64_t n = t.M * t.F;
+    Array y = reference::Swiglu(in.gate_up, t.M, t.F), dy = in.dy;
+    Array dweight(t.M, 0.0), dweight_size(t.M, 0.0);
+    for (int64_t i = 0; i < n; ++i) {
+      dweight[i / t.F] += in.dy[i] * y[i];
+      dweight_size[i / t.F] += std::abs(in.dy[i] * y[i]);
+      y[i] *= in.weight[i / t.F];
+      dy[i] *= in.weight[i / t.F];
+    }
+    const Array d = reference::SwigluBackward(dy, in.gate_up, t.M, t.F);
     Array slope(d.size());  // an element of y depends on two of gate_up
     for (const int64_t part : {0, 1}) {
       Array plus = in.gate_up, minus = in.gate_up;
-      for (int64_t i = 0; i < t.M * t.F; ++i) {
+      for (int64_t i = 0; i < n; ++i) {
         const int64_t at = (i / t.F * 2 + part) * t.F + i % t.F;
         plus[at] += 1e-5, minus[at] -= 1e-5;
       }
       const Array above = reference::Swiglu(plus, t.M, t.F), below = reference::Swiglu(minus, t.M, t.F);
-      for (int64_t i = 0; i < t.M * t.F; ++i) {
-        slope[(i / t.F * 2 + part) * t.F + i % t.F] = in.dy[i] * (above[i] - below[i]) / 2e-5;
+      for (int64_t i = 0; i < n; ++i) {
+        slope[(i / t.F * 2 + part) * t.F + i % t.F] = dy[i] * (above[i] - below[i]) / 2e-5;
       }
     }
     // The exponential errs by 2 ulp, and its argument by none; silu's derivative is at most 1.1.
@@ -297,8 +318,12 @@ TEST_P(DeviceConformanceTest, SwigluAndItsBackwardAgreeWithFp64AndFiniteDifferen
     ExpectNear(out[0], y, absolute, relative, "y");
     ExpectNear(out[1], d, absolute, relative, "dgate_up");
     ExpectNear(out[1], slope, 1e-5 + absolute, 1e-5 + relative, "finite differences");
+    if (t.weighted) {
+      for (double& size : dweight_size) size = 16 * kEps * (size + 1);
+      ExpectNear(out[2], dweight, dweight_size, "dweight");
+    }
     if (t.keeps_y) {
-      EXPECT_TRUE(out[2] == out[0]) << "SwigluBackward gave other bits";
+      EXPECT_TRUE(out.back() == out[0]) << "SwigluBackward gave other bits";
     }
   }
 }
@@ -524,9 +549,24 @@ Outputs RunEverything(Device& device, const KernelSizes& sizes) {
         RmsNormCase{.M = 300, .heads = 4, .C = 50, .ldx_extra = 9, .ldy_extra = 1, .first = 2}}) {
     with_memory([&](ConformanceMemory& memory) { return RunRmsNorm(memory, t, sizes); });
   }
+  for (const bool weighted : {false, true}) {
+    with_memory([&](ConformanceMemory& memory) {
+      const SwigluCase t = {.M = 100, .F = 700, .weighted = weighted};
+      return RunSwiglu(memory, t, MakeSwigluInputs(t));
+    });
+  }
   with_memory([&](ConformanceMemory& memory) {
-    const SwigluCase t = {.M = 100, .F = 700};
-    return RunSwiglu(memory, t, MakeSwigluInputs(t));
+    const RouteCase t = {.M = 500, .E = 40, .K = 4, .balance = 1};
+    const RouteOutputs out = RunRoute(memory, t, MakeLogits(t), sizes);
+    return Outputs{out.routed.weight, out.dlogits};
+  });
+  with_memory([&](ConformanceMemory& memory) {
+    const RowsOutputs out = RunRows(memory, {.M = 300, .E = 20, .K = 3, .C = 200, .residual = true}, sizes);
+    return Outputs{out.gathered, out.summed};
+  });
+  with_memory([&](ConformanceMemory& memory) {
+    const ExpertProductCase t = {.rows = {300, 0, 50, 700}, .N = 200, .K = 136, .trans_b = true};
+    return Outputs{RunExpertMatMul(memory, t), RunExpertGradient(memory, t)};
   });
   with_memory([&](ConformanceMemory& memory) {
     std::mt19937 random(8);

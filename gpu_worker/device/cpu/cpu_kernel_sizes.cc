@@ -28,6 +28,9 @@ int64_t AttentionBytes(int64_t, int64_t, int64_t, int64_t) { return 0; }
 // (num_tiles, N): each tile's column sums; of rms norm, its sums for dgamma.
 int64_t ColumnSumBytes(int64_t M, int64_t N) { return RoundUp64(ReductionTiling(M).num_tiles * N * kF32Bytes); }
 
+// (M, K): weights by token, before routed rows have their order.
+int64_t RouteBytes(int64_t M, int64_t, int64_t K) { return RoundUp64(M * K * kF32Bytes); }
+
 // What oneDNN holds: generated code, and a copy of operands per thread. Measured: 1.14 MiB, NT 512 x 384, any K.
 constexpr int64_t kMatMulBytes = int64_t{4} << 20;
 constexpr int64_t kMatMulBytesPerThread = int64_t{2} << 20;
@@ -54,6 +57,7 @@ KernelSizes CpuKernelSizes() {
   sizes.attention = &AttentionBytes;
   sizes.attention_backward = &AttentionBytes;
   sizes.column_sum = &ColumnSumBytes;
+  sizes.route = &RouteBytes;
   sizes.outside_bytes = &OutsideBytes;
   return sizes;
 }

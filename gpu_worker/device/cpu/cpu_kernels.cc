@@ -11,11 +11,13 @@
 #include "gpu_worker/device/cpu/attention.h"
 #include "gpu_worker/device/cpu/cpu_kernel_sizes.h"
 #include "gpu_worker/device/cpu/elementwise.h"
+#include "gpu_worker/device/cpu/experts.h"
 #include "gpu_worker/device/cpu/layer_norm.h"
 #include "gpu_worker/device/cpu/matmul.h"
 #include "gpu_worker/device/cpu/rms_norm.h"
 #include "gpu_worker/device/cpu/rotary.h"
 #include "gpu_worker/device/cpu/softmax.h"
+#include "gpu_worker/device/cpu/swiglu.h"
 #include "gpu_worker/device/dropout_plan.h"
 
 namespace eps::worker::cpu {
@@ -28,6 +30,9 @@ constexpr int64_t kTileElems = 16384;  // with a transcendental function per ele
 constexpr int64_t kLongTileElems = 65536;
 constexpr int64_t kTileRows = 32;
 constexpr int64_t kTileColumns = 64;  // 4 cache lines of a row
+
+// Whole rows of C in a tile.
+int64_t RowsOfTile(int64_t C) { return std::max<int64_t>(1, kTileElems / C); }
 
 // A row reduction's second half: partial sums (num_tiles, stride) onto out, which takes its columns
 // [0, n) of them.
@@ -175,9 +180,49 @@ void CpuKernels::Swiglu(const SwigluArgs& args) {
 
 void CpuKernels::SwigluBackward(const SwigluBackwardArgs& args) {
   compute_.Launch([this, args] {
-    ForRanges(args.M * args.F, kTileElems,
+    const int64_t tile = args.dweight == nullptr ? kTileElems : RowsOfTile(args.F) * args.F;
+    ForRanges(args.M * args.F, tile,
               [&](int64_t begin, int64_t end, float*) { SwigluBackwardElems(args, begin, end); });
   });
+}
+
+void CpuKernels::Route(const RouteArgs& args) {
+  EPS_CHECK(args.K > 0 && args.K <= args.E && args.E <= kMaxExperts);
+  compute_.Launch([this, args] {
+    ForRanges(args.M, kTileRows, [&](int64_t begin, int64_t end, float*) { ChooseExperts(args, begin, end); });
+    GroupRows(args);
+  });
+}
+
+void CpuKernels::RouteBackward(const RouteBackwardArgs& args) {
+  compute_.Launch([this, args] {
+    ForRanges(args.M, kTileRows, [&](int64_t begin, int64_t end, float*) { RouteBackwardRows(args, begin, end); });
+  });
+}
+
+void CpuKernels::GatherRows(const GatherRowsArgs& args) {
+  compute_.Launch([this, args] {
+    ForRanges(args.R, RowsOfTile(args.C),
+              [&](int64_t begin, int64_t end, float*) { GatherRowsRange(args, begin, end); });
+  });
+}
+
+void CpuKernels::SumRows(const SumRowsArgs& args) {
+  compute_.Launch([this, args] {
+    ForRanges(args.M, RowsOfTile(args.C), [&](int64_t begin, int64_t end, float*) { SumRowsRange(args, begin, end); });
+  });
+}
+
+void CpuKernels::ExpertMatMul(const ExpertMatMulArgs& args) {
+  compute_.Launch([this, args] { Multiply(ExpertProducts(args)); });
+}
+
+void CpuKernels::ExpertGradient(const ExpertGradientArgs& args) {
+  compute_.Launch([this, args] { Multiply(ExpertProducts(args)); });
+}
+
+void CpuKernels::Multiply(const ExpertProducts& products) {
+  pool_.ParallelFor(products.num_tiles(), [&](int64_t tile, float* scratch) { products.Tile(tile, scratch); });
 }
 
 void CpuKernels::Rotary(const RotaryArgs& args) {

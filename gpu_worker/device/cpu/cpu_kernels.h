@@ -9,6 +9,8 @@
 
 namespace eps::worker::cpu {
 
+class ExpertProducts;
+
 // The kernel table over a stream and a pool: cuts each kernel in tiles by its shape, and lets the
 // pool compute them.
 class CpuKernels : public Kernels {
@@ -30,6 +32,12 @@ class CpuKernels : public Kernels {
   void ActivationBackward(const ActivationBackwardArgs& args) override;
   void Swiglu(const SwigluArgs& args) override;
   void SwigluBackward(const SwigluBackwardArgs& args) override;
+  void Route(const RouteArgs& args) override;
+  void RouteBackward(const RouteBackwardArgs& args) override;
+  void GatherRows(const GatherRowsArgs& args) override;
+  void SumRows(const SumRowsArgs& args) override;
+  void ExpertMatMul(const ExpertMatMulArgs& args) override;
+  void ExpertGradient(const ExpertGradientArgs& args) override;
   void Rotary(const RotaryArgs& args) override;
   void ApplyDropout(const DropoutArgs& args) override;
   void ColumnSum(const ColumnSumArgs& args) override;
@@ -49,6 +57,7 @@ class CpuKernels : public Kernels {
   void ForRanges(int64_t n, int64_t tile, const Fn& fn);
   // ColumnSum within a kernel.
   void SumColumns(const ColumnSumArgs& args);
+  void Multiply(const ExpertProducts& products);
 
   CpuStream& compute_;
   ThreadPool& pool_;

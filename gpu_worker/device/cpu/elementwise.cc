@@ -58,65 +58,6 @@ void ActivationBackwardImpl(const ActivationBackwardArgs& args, int64_t begin, i
   ForActivation(args.activation, [&](const auto& f) HWY_ATTR { ActivationBackwardWith(f, args, begin, end); });
 }
 
-// fn(row, first, count) for each row's part of elements [begin, end) of (M, F).
-template <typename Fn>
-HWY_INLINE void ForRowParts(int64_t F, int64_t begin, int64_t end, const Fn& fn) {
-  while (begin < end) {
-    const int64_t row = begin / F, first = begin % F, count = std::min(F - first, end - begin);
-    fn(row, first, count);
-    begin += count;
-  }
-}
-
-// silu(x) = x * gate. Forward and backward call this one function: the same bits.
-struct SiluParts {
-  VF gate;  // 1 / (1 + e^-x)
-  VF rest;  // 1 - gate, which does not cancel for large x
-};
-HWY_INLINE SiluParts Silu(DF d, VF x) {
-  const VF one = hn::Set(d, 1.0f);
-  const VF e = Exp(d, hn::Neg(x));
-  const VF gate = hn::Div(one, hn::Add(one, e));
-  return {gate, hn::Mul(e, gate)};
-}
-
-void SwigluImpl(const SwigluArgs& args, int64_t begin, int64_t end) {
-  const DF d;
-  const int64_t F = args.F;
-  ForRowParts(F, begin, end, [&](int64_t row, int64_t first, int64_t count) {
-    const float* gate = static_cast<const float*>(args.gate_up) + row * 2 * F + first;
-    const float* up = gate + F;
-    float* y = static_cast<float*>(args.y) + row * F + first;
-    for (int64_t i = 0; i < count; i += kVecLanes) {
-      const int64_t left = count - i;
-      const VF x = LoadTail(d, gate + i, left);
-      StoreTail(hn::Mul(hn::Mul(x, Silu(d, x).gate), LoadTail(d, up + i, left)), d, y + i, left);
-    }
-  });
-}
-
-void SwigluBackwardImpl(const SwigluBackwardArgs& args, int64_t begin, int64_t end) {
-  const DF d;
-  const int64_t F = args.F;
-  ForRowParts(F, begin, end, [&](int64_t row, int64_t first, int64_t count) {
-    const float* gate = static_cast<const float*>(args.gate_up) + row * 2 * F + first;
-    const float* dy = static_cast<const float*>(args.dy) + row * F + first;
-    float* dgate = static_cast<float*>(args.dgate_up) + row * 2 * F + first;
-    float* y = args.y == nullptr ? nullptr : static_cast<float*>(args.y) + row * F + first;
-    for (int64_t i = 0; i < count; i += kVecLanes) {
-      const int64_t left = count - i;
-      const VF x = LoadTail(d, gate + i, left), up = LoadTail(d, gate + F + i, left), dyv = LoadTail(d, dy + i, left);
-      const SiluParts s = Silu(d, x);
-      const VF silu = hn::Mul(x, s.gate);
-      if (y != nullptr) StoreTail(hn::Mul(silu, up), d, y + i, left);
-      // silu' = gate + x gate (1 - gate)
-      const VF derivative = hn::MulAdd(silu, s.rest, s.gate);
-      StoreTail(hn::Mul(hn::Mul(dyv, up), derivative), d, dgate + i, left);
-      StoreTail(hn::Mul(dyv, silu), d, dgate + F + i, left);
-    }
-  });
-}
-
 void DropoutImpl(const DropoutPlan& dropout, const float* x, float* y, int64_t begin, int64_t end, float* scratch) {
   const DF d;
   constexpr int64_t kStep = 1024;
@@ -411,8 +352,6 @@ HWY_AFTER_NAMESPACE();
 namespace eps::worker::cpu {
 
 HWY_EXPORT(ActivationBackwardImpl);
-HWY_EXPORT(SwigluImpl);
-HWY_EXPORT(SwigluBackwardImpl);
 HWY_EXPORT(DropoutImpl);
 HWY_EXPORT(WidenImpl);
 HWY_EXPORT(DequantizeImpl);
@@ -425,12 +364,6 @@ HWY_EXPORT(TargetNameImpl);
 
 void ActivationBackwardElems(const ActivationBackwardArgs& args, int64_t begin, int64_t end) {
   HWY_DYNAMIC_DISPATCH(ActivationBackwardImpl)(args, begin, end);
-}
-void SwigluElems(const SwigluArgs& args, int64_t begin, int64_t end) {
-  HWY_DYNAMIC_DISPATCH(SwigluImpl)(args, begin, end);
-}
-void SwigluBackwardElems(const SwigluBackwardArgs& args, int64_t begin, int64_t end) {
-  HWY_DYNAMIC_DISPATCH(SwigluBackwardImpl)(args, begin, end);
 }
 void DropoutElems(const DropoutPlan& dropout, const float* x, float* y, int64_t begin, int64_t end, float* scratch) {
   if (dropout.on) {

@@ -11,9 +11,6 @@ namespace eps::worker::cpu {
 // Elements [begin, end) of each kernel; begin is a multiple of 64. No element depends on where a
 // tile starts.
 void ActivationBackwardElems(const ActivationBackwardArgs& args, int64_t begin, int64_t end);
-// Of y (M, F).
-void SwigluElems(const SwigluArgs& args, int64_t begin, int64_t end);
-void SwigluBackwardElems(const SwigluBackwardArgs& args, int64_t begin, int64_t end);
 // scratch: a computing thread's. x may be y.
 void DropoutElems(const DropoutPlan& dropout, const float* x, float* y, int64_t begin, int64_t end, float* scratch);
 void WidenElems(const WidenArgs& args, int64_t begin, int64_t end);
