@@ -55,6 +55,7 @@ absl::Status CheckMaxPositions(const ModelConfig& config, int64_t max);
 inline constexpr int64_t kMaxDModel = 65536;
 inline constexpr int64_t kMaxContext = int64_t{1} << 20;  // of a run; a model may be made for more positions
 inline constexpr int64_t kMaxWidth = int64_t{1} << 20;    // of d_ff, and of all heads together
+inline constexpr int64_t kMaxExperts = 1024;              // of a block
 inline constexpr int64_t kMaxHeadDim = 256;               // what the attention kernels hold in registers and tiles
 
 }  // namespace eps

@@ -28,14 +28,15 @@ absl::string_view EndingOf(Kind kind) {
 
 using KindByName = std::map<std::string, Kind>;
 
-// Blocks' matrices that are no adapter's.
+// Blocks' matrices that are no adapter's, nor a router's.
 void MarkQuantized(const ModelSpec& model, KindByName& kinds) {
   for (const LayerSpec& layer : model.layers) {
     if (layer.kind != LayerKind::kBlock) continue;
     for (const BlobUse& use : layer.blobs) {
       for (const TensorSpec& tensor : model.blob(use.blob).tensors) {
         Kind& kind = kinds.at(tensor.name);
-        const bool is_matrix = tensor.shape.size() >= 2 && tensor.lora == LoraPart::kNone;
+        const bool is_matrix =
+            tensor.shape.size() >= 2 && tensor.lora == LoraPart::kNone && tensor.role != TensorRole::kRouterWeight;
         if (kind == Kind::kFrozen && is_matrix) kind = Kind::kQuantized;
       }
     }

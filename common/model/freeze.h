@@ -17,8 +17,8 @@ namespace eps {
 // matrices are: kernels make the gradients of vectors in passing, and so need no room for more than what lies before.
 //
 // With a ModelConfig::frozen_format what of a block's matrices is frozen is a blob of its own,
-// "NAME.quantized", behind these: vectors are few, adapters are what a run is about, and tables of tokens are read row
-// by row.
+// "NAME.quantized", behind these: vectors are few, adapters are what a run is about, tables of tokens are read row by
+// row, and a router's small differences decide.
 //
 // Errors: INVALID_ARGUMENT model.freeze: every tensor is frozen · precision.frozen: no matrix of a block is ·
 //         ChooseTensors'

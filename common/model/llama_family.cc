@@ -1,4 +1,4 @@
-// The Llama family: Llama, Mistral, Qwen2, Qwen3. Linear weights are (out, in), as torch.nn.Linear has them.
+// The Llama family: Llama, Mistral, Mixtral, Qwen2, Qwen3, with experts too. Linear weights are (out, in), as torch.nn.Linear has them.
 
 #include <algorithm>
 #include <cmath>
@@ -53,6 +53,13 @@ absl::Status CheckRotary(const RotaryConfig& rotary) {
   return CheckRange("model.rope_scaling.original_context", rotary.original_context, kMaxOriginalContext);
 }
 
+absl::Status CheckExperts(const ExpertsConfig& experts) {
+  if (experts == ExpertsConfig{}) return absl::OkStatus();
+  EPS_RETURN_IF_ERROR(CheckRange("model.experts.num", experts.num, kMaxExperts));
+  EPS_RETURN_IF_ERROR(CheckRange("model.experts.per_token", experts.per_token, experts.num));
+  return CheckPositive("model.experts.balance", experts.balance, 0);
+}
+
 absl::Status Check(const ModelConfig& config) {
   EPS_RETURN_IF_ERROR(CheckCommonRanges(config));
   EPS_RETURN_IF_ERROR(CheckMaxPositions(config, int64_t{1} << 30));
@@ -79,10 +86,33 @@ absl::Status Check(const ModelConfig& config) {
                                     std::pair("model.residual_dropout", config.residual_dropout)}) {
     if (rate != 0) return absl::InvalidArgumentError(absl::StrCat(field, ": ", rate, ", this family has none"));
   }
+  EPS_RETURN_IF_ERROR(CheckExperts(config.experts));
   return CheckRotary(config.rotary);
 }
 
 // ---- tensors ----
+
+// What the feed-forward part's tensors are called, before ".weight".
+struct MlpNames {
+  absl::string_view router, expert, gate, up, down;
+};
+constexpr MlpNames kPlainNames = {"mlp.gate", "mlp.experts.", "gate_proj", "up_proj", "down_proj"};
+constexpr MlpNames kMixtralNames = {"block_sparse_moe.gate", "block_sparse_moe.experts.", "w1", "w3", "w2"};
+
+const MlpNames& MlpNamesOf(const ModelConfig& config);
+
+// An expert's matrices one behind the other, and so evenly for all of them.
+void AddExperts(const ModelConfig& c, const std::string& prefix, double residual_stddev, BlobBuilder& blob) {
+  const MlpNames& names = MlpNamesOf(c);
+  const auto weight = [](const std::string& module) { return module + ".weight"; };
+  blob.Normal(Role::kRouterWeight, weight(absl::StrCat(prefix, names.router)), {c.experts.num, c.d_model});
+  for (int64_t e = 0; e < c.experts.num; ++e) {
+    const std::string expert = absl::StrCat(prefix, names.expert, e, ".");
+    blob.OfExpert(e, Role::kGateWeight, weight(absl::StrCat(expert, names.gate)), {c.d_ff, c.d_model});
+    blob.OfExpert(e, Role::kUpWeight, weight(absl::StrCat(expert, names.up)), {c.d_ff, c.d_model});
+    blob.OfExpert(e, Role::kDownWeight, weight(absl::StrCat(expert, names.down)), {c.d_model, c.d_ff}, residual_stddev);
+  }
+}
 
 BlobSpec Block(const ModelConfig& c, int64_t index) {
   const int64_t d = c.d_model, q = c.num_heads * c.d_head, kv = c.num_kv_heads * c.d_head;
@@ -107,6 +137,10 @@ BlobSpec Block(const ModelConfig& c, int64_t index) {
   blob.Normal(Role::kAttentionOutWeight, attention + "o_proj.weight", {d, q}, residual_stddev);
   if (c.out_bias) blob.Zeros(Role::kAttentionOutBias, attention + "o_proj.bias", {d});
   blob.Ones(Role::kMlpNormScale, prefix + "post_attention_layernorm.weight", {d});
+  if (c.experts.are_on()) {
+    AddExperts(c, prefix, residual_stddev, blob);
+    return blob.Build();
+  }
   blob.Normal(Role::kGateWeight, mlp + "gate_proj.weight", {c.d_ff, d});
   blob.Normal(Role::kUpWeight, mlp + "up_proj.weight", {c.d_ff, d});
   blob.Normal(Role::kDownWeight, mlp + "down_proj.weight", {d, c.d_ff}, residual_stddev);
@@ -260,10 +294,11 @@ struct Variant {
   std::string architecture() const { return absl::StrCat(classes, "ForCausalLM"); }
 };
 constexpr Variant kLlama = {"llama", "Llama"}, kMistral = {"mistral", "Mistral"}, kQwen2 = {"qwen2", "Qwen2"},
-                  kQwen3 = {"qwen3", "Qwen3"}, kOwn = {kOwnModelType, "EpsLlama"};
+                  kQwen3 = {"qwen3", "Qwen3"}, kMixtral = {"mixtral", "Mixtral"}, kQwen3Moe = {"qwen3_moe", "Qwen3Moe"},
+                  kOwn = {kOwnModelType, "EpsLlama"};
 
 const Variant& VariantOfType(absl::string_view type) {
-  for (const Variant* variant : {&kMistral, &kQwen2, &kQwen3, &kOwn}) {
+  for (const Variant* variant : {&kMistral, &kQwen2, &kQwen3, &kMixtral, &kQwen3Moe, &kOwn}) {
     if (type == variant->type) return *variant;
   }
   return kLlama;
@@ -273,10 +308,18 @@ const Variant& VariantOfType(absl::string_view type) {
 const Variant& VariantOf(const ModelConfig& config) {
   const bool has_window = config.sliding_window > 0;
   const bool has_biases = config.qkv_bias && config.out_bias, has_none = !config.qkv_bias && !config.out_bias;
+  if (config.experts.are_on()) {
+    if (config.qk_norm) return has_biases || has_none ? kQwen3Moe : kOwn;
+    return has_none && config.experts.normalizes ? kMixtral : kOwn;
+  }
   if (config.qk_norm) return has_biases || has_none ? kQwen3 : kOwn;
   if (has_none) return has_window ? kMistral : kLlama;
   if (has_biases) return has_window ? kOwn : kLlama;
   return config.qkv_bias ? kQwen2 : kOwn;
+}
+
+const MlpNames& MlpNamesOf(const ModelConfig& config) {
+  return &VariantOf(config) == &kMixtral ? kMixtralNames : kPlainNames;
 }
 
 // Qwen2's and Qwen3's window, which their transformers give to the layers from max_window_layers on.
@@ -296,12 +339,42 @@ absl::Status ReadQwenWindow(const json& object, ModelConfig& config) {
                                 ", where use_sliding_window is true: every layer has the window here, or none has"));
 }
 
+// Of the types that have experts. transformers' own default numbers are those of one size.
+absl::Status ReadExperts(const json& object, const char* num_key, ModelConfig& config) {
+  EPS_ASSIGN_OR_RETURN(config.experts.num, ReadInteger(object, num_key));
+  EPS_ASSIGN_OR_RETURN(config.experts.per_token, ReadInteger(object, "num_experts_per_tok"));
+  EPS_RETURN_IF_ERROR(ReadFlag(object, "norm_topk_prob", config.experts.normalizes));
+  return config.experts.num > 0 ? absl::OkStatus() : BadMember(num_key, object[num_key], "at least 1");
+}
+
+absl::Status ReadMixtral(const json& object, ModelConfig& config) {
+  EPS_RETURN_IF_ERROR(ReadExperts(object, "num_local_experts", config));
+  config.experts.normalizes = true;  // it has no key for it
+  EPS_ASSIGN_OR_RETURN(config.sliding_window, ReadIntegerOr(object, "sliding_window", 0));
+  double noise = 0;
+  EPS_RETURN_IF_ERROR(ReadNumber(object, "router_jitter_noise", noise));
+  return noise == 0 ? absl::OkStatus() : BadMember("router_jitter_noise", object["router_jitter_noise"], "0");
+}
+
+// Every layer has experts here.
+absl::Status ReadQwen3Moe(const json& object, ModelConfig& config) {
+  config.experts.normalizes = false;  // transformers' default
+  EPS_RETURN_IF_ERROR(ReadExperts(object, "num_experts", config));
+  EPS_ASSIGN_OR_RETURN(config.d_ff, ReadInteger(object, "moe_intermediate_size"));
+  EPS_ASSIGN_OR_RETURN(const int64_t step, ReadIntegerOr(object, "decoder_sparse_step", 1));
+  if (step != 1) return BadMember("decoder_sparse_step", object["decoder_sparse_step"], "1: experts in every layer");
+  const json* dense = FindMember(object, "mlp_only_layers");
+  if (dense == nullptr || (dense->is_array() && dense->empty())) return absl::OkStatus();
+  return BadMember("mlp_only_layers", *dense, "absent or []: experts in every layer");
+}
+
 // What our own type says, all of it by keys.
 absl::Status ReadOwnVariant(const json& object, ModelConfig& config) {
   EPS_RETURN_IF_ERROR(ReadFlag(object, "qkv_bias", config.qkv_bias));
   EPS_RETURN_IF_ERROR(ReadFlag(object, "out_bias", config.out_bias));
   EPS_RETURN_IF_ERROR(ReadFlag(object, "qk_norm", config.qk_norm));
   EPS_ASSIGN_OR_RETURN(config.sliding_window, ReadIntegerOr(object, "sliding_window", 0));
+  if (FindMember(object, "num_experts") != nullptr) EPS_RETURN_IF_ERROR(ReadExperts(object, "num_experts", config));
   const Variant& variant = VariantOf(config);
   if (&variant == &kOwn) return absl::OkStatus();
   return BadMember("model_type", object["model_type"],
@@ -323,8 +396,10 @@ absl::Status ReadVariant(const json& object, const std::string& type, ModelConfi
     config.out_bias = config.qkv_bias;
     return RequireFlag(object, "mlp_bias", false);
   }
+  if (type == "mixtral") return ReadMixtral(object, config);
+  if (type == "qwen3_moe") EPS_RETURN_IF_ERROR(ReadQwen3Moe(object, config));
   EPS_RETURN_IF_ERROR(ReadQwenWindow(object, config));
-  config.qk_norm = type == "qwen3";
+  config.qk_norm = type == "qwen3" || type == "qwen3_moe";
   if (type == "qwen2") {
     config.qkv_bias = true;
     return RequireFlag(object, "attention_bias", false);  // its biases have no key
@@ -378,15 +453,18 @@ absl::StatusOr<ModelConfig> FromJson(const json& object) {
   EPS_ASSIGN_OR_RETURN(config.max_positions, ReadInteger(object, "max_position_embeddings"));
   config.context = std::min(config.max_positions, kMaxContext);  // a run says how much of it it takes
   EPS_ASSIGN_OR_RETURN(config.vocab, ReadInteger(object, "vocab_size"));
-  EPS_ASSIGN_OR_RETURN(config.d_ff, ReadInteger(object, "intermediate_size"));
+  // Of a Qwen3 with experts it is that of layers without.
+  if (type != "qwen3_moe") {
+    EPS_ASSIGN_OR_RETURN(config.d_ff, ReadInteger(object, "intermediate_size"));
+  }
   // transformers' own defaults of the other types are numbers of one size of them: absent is an error there.
-  const bool is_llama = type == "llama";
+  const bool is_llama = type == "llama", is_qwen3 = type == "qwen3" || type == "qwen3_moe";
   EPS_ASSIGN_OR_RETURN(config.num_kv_heads, is_llama ? ReadIntegerOr(object, "num_key_value_heads", config.num_heads)
                                                      : ReadInteger(object, "num_key_value_heads"));
   EPS_RETURN_IF_ERROR(CheckCommonRanges(config));
   const int64_t usual = config.d_model / config.num_heads;
   EPS_ASSIGN_OR_RETURN(config.d_head,
-                       type == "qwen3" ? ReadInteger(object, "head_dim") : ReadIntegerOr(object, "head_dim", usual));
+                       is_qwen3 ? ReadInteger(object, "head_dim") : ReadIntegerOr(object, "head_dim", usual));
   config.layer_norm_eps = 1e-6;
   EPS_RETURN_IF_ERROR(ReadNumber(object, "rms_norm_eps", config.layer_norm_eps));
   EPS_RETURN_IF_ERROR(ReadNumber(object, "attention_dropout", config.attention_dropout));
@@ -401,13 +479,20 @@ absl::StatusOr<ModelConfig> FromJson(const json& object) {
 // What ReadVariant reads, but for transformers' defaults of a Qwen. Where a Qwen has no window, max_window_layers is written
 // all the same: in a source that says `use_sliding_window`, a grown model's further layers would have one.
 void WriteVariant(const ModelConfig& config, const Variant& variant, json& object) {
-  const bool is_qwen = &variant == &kQwen2 || &variant == &kQwen3;
-  if (&variant == &kLlama || (&variant == &kQwen3 && config.qkv_bias)) object["attention_bias"] = config.qkv_bias;
+  const bool is_qwen3 = &variant == &kQwen3 || &variant == &kQwen3Moe, is_qwen = &variant == &kQwen2 || is_qwen3;
+  if (&variant == &kLlama || (is_qwen3 && config.qkv_bias)) object["attention_bias"] = config.qkv_bias;
   if (!is_qwen && &variant != &kLlama) object["sliding_window"] = config.sliding_window;
   if (is_qwen) object["max_window_layers"] = config.sliding_window > 0 ? 0 : config.num_layers;
   if (is_qwen && config.sliding_window > 0) {
     object["use_sliding_window"] = true;
     object["sliding_window"] = config.sliding_window;
+  }
+  if (&variant == &kMixtral && config.sliding_window == 0) object["sliding_window"] = nullptr;
+  if (config.experts.are_on()) {
+    object[&variant == &kMixtral ? "num_local_experts" : "num_experts"] = config.experts.num;
+    object["num_experts_per_tok"] = config.experts.per_token;
+    if (&variant != &kMixtral) object["norm_topk_prob"] = config.experts.normalizes;
+    if (&variant == &kQwen3Moe) object["moe_intermediate_size"] = config.d_ff;
   }
   if (&variant != &kOwn) return;
   object["qkv_bias"] = config.qkv_bias;
@@ -446,15 +531,16 @@ json ToJson(const ModelConfig& config) {
 }  // namespace
 
 const Family& LlamaFamily() {
-  static const auto* const family = new Family{.id = ModelFamily::kLlama,
-                                               .model_types = {"llama", "mistral", "qwen2", "qwen3", kOwnModelType},
-                                               .own_model_type = kOwnModelType,
-                                               .name_prefix = "model.",
-                                               .ignored_suffixes = {".rotary_emb.inv_freq"},
-                                               .from_json = &FromJson,
-                                               .to_json = &ToJson,
-                                               .check = &Check,
-                                               .build = &Build};
+  static const auto* const family =
+      new Family{.id = ModelFamily::kLlama,
+                 .model_types = {"llama", "mistral", "mixtral", "qwen2", "qwen3", "qwen3_moe", kOwnModelType},
+                 .own_model_type = kOwnModelType,
+                 .name_prefix = "model.",
+                 .ignored_suffixes = {".rotary_emb.inv_freq"},
+                 .from_json = &FromJson,
+                 .to_json = &ToJson,
+                 .check = &Check,
+                 .build = &Build};
   return *family;
 }
 

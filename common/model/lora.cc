@@ -42,7 +42,8 @@ class Targets {
     for (const std::string& target : targets_) {
       if (found_.contains(target)) continue;
       return absl::InvalidArgumentError(
-          absl::StrCat("model.lora.targets: \"", target, "\" names no product of the blocks; names end with ",
+          absl::StrCat("model.lora.targets: \"", target,
+                       "\" names no product of the blocks that may have an adapter; names end with ",
                        absl::StrJoin(last_parts_, ", "), "; leave targets out for all of them"));
     }
     return absl::OkStatus();
@@ -58,7 +59,9 @@ BlobSpec WithAdapters(const ModelConfig& config, const BlobSpec& blob, Targets& 
   std::vector<TensorSpec> as, bs;
   for (const TensorSpec& weight : blob.tensors) {
     const absl::string_view module = ModuleOf(weight);
-    if (weight.shape.size() != 2 || !targets.Choose(module)) continue;
+    const bool is_product =
+        weight.shape.size() == 2 && !weight.is_of_expert() && weight.role != TensorRole::kRouterWeight;
+    if (!is_product || !targets.Choose(module)) continue;
     const ProductShape shape = ProductShapeOf(config, weight.shape);
     TensorSpec a = {.name = absl::StrCat(module, ".lora_A.weight"),
                     .shape = {config.lora.rank, shape.in},

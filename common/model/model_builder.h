@@ -25,6 +25,12 @@ class BlobBuilder {
   BlobBuilder& Normal(TensorRole role, std::string name, std::vector<int64_t> shape, double stddev = kInitStddev) {
     return Add(role, std::move(name), std::move(shape), InitRule::kNormal, stddev);
   }
+  BlobBuilder& OfExpert(int64_t expert, TensorRole role, std::string name, std::vector<int64_t> shape,
+                        double stddev = kInitStddev) {
+    Normal(role, std::move(name), std::move(shape), stddev);
+    blob_.tensors.back().expert = expert;
+    return *this;
+  }
   BlobBuilder& Ones(TensorRole role, std::string name, std::vector<int64_t> shape) {
     return Add(role, std::move(name), std::move(shape), InitRule::kOnes, 0);
   }

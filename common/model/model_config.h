@@ -13,7 +13,7 @@ namespace eps {
 
 enum class ModelFamily {
   kGpt2,   // layer norms, learned positions, GELU, tied head
-  kLlama,  // RMS norms, rotary positions, SwiGLU, shared key/value heads: also Mistral, Qwen2 and Qwen3
+  kLlama,  // RMS norms, rotary positions, SwiGLU, shared key/value heads, experts: also Mistral, Mixtral, Qwen2, Qwen3
   kBert,   // layer norms behind the sums, attention both ways, types of tokens; a head of masked tokens, or of classes
 };
 
@@ -62,6 +62,23 @@ struct LoraConfig {
   friend bool operator==(const LoraConfig&, const LoraConfig&) = default;
 };
 
+// A mixture of experts in place of each block's feed-forward part: a token goes through `per_token` of `num` SwiGLUs of width
+// d_ff, those to which a router gives most, and takes the weighted sum of what they give. Each token is routed alone, and none
+// is left out, however many choose the same.
+// Source: Shazeer et al., arXiv:1701.06538; as in Mixtral (Jiang et al., arXiv:2401.04088) and Qwen3 (arXiv:2505.09388).
+struct ExpertsConfig {
+  int64_t num = 0;         // 0: one feed-forward part for all tokens
+  int64_t per_token = 0;   // 1 to num
+  bool normalizes = true;  // a token's weights are over their sum; else its probabilities as they are
+  // What an even load counts beside the loss, in each block (Fedus et al., arXiv:2101.03961, eq. 4 to 6): of how the model
+  // is trained.
+  double balance = 0;
+
+  bool are_on() const { return num > 0; }
+
+  friend bool operator==(const ExpertsConfig&, const ExpertsConfig&) = default;
+};
+
 // The numbers that make a model of one of the families. All are >= 1 unless said otherwise.
 struct ModelConfig {
   ModelFamily family = ModelFamily::kGpt2;
@@ -89,6 +106,7 @@ struct ModelConfig {
   bool qk_norm = false;        // an RMS norm over each head of queries and keys, before the rotation
   int64_t sliding_window = 0;  // columns that a row attends to, its own included; 0: all before it
   RotaryConfig rotary;
+  ExpertsConfig experts;
 
   // BERT only; the others have 0.
   int64_t num_types = 0;                 // of tokens: rows of their table

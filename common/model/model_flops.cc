@@ -16,6 +16,7 @@ bool IsMultiplied(TensorRole role, LayerKind layer) {
     case TensorRole::kKeyWeight:
     case TensorRole::kValueWeight:
     case TensorRole::kAttentionOutWeight:
+    case TensorRole::kRouterWeight:
     case TensorRole::kGateWeight:
     case TensorRole::kUpWeight:
     case TensorRole::kDownWeight:
@@ -27,6 +28,11 @@ bool IsMultiplied(TensorRole role, LayerKind layer) {
     default:
       return false;
   }
+}
+
+// How many of the tokens one has on average.
+double ShareOfExpert(const ExpertsConfig& experts) {
+  return static_cast<double>(experts.per_token) / static_cast<double>(experts.num);
 }
 
 // Of one token, forward: its query with every key, and the weights with every value.
@@ -46,7 +52,9 @@ ModelFlops::ModelFlops(const ModelSpec& model) {
       const BlobSpec& blob = model.blob(use.blob);
       const double passes = 1 + (goes_back ? 1 : 0) + (blob.frozen ? 0 : 1);
       for (const TensorSpec& tensor : blob.tensors) {
-        if (IsMultiplied(tensor.role, layer.kind)) flops += 2 * passes * static_cast<double>(tensor.num_elems());
+        const double share = tensor.is_of_expert() ? ShareOfExpert(model.config.experts) : 1;
+        if (IsMultiplied(tensor.role, layer.kind))
+          flops += 2 * passes * share * static_cast<double>(tensor.num_elems());
       }
     }
     if (layer.kind == LayerKind::kBlock) flops += (goes_back ? 3 : 1) * AttentionFlops(model.config);

@@ -15,6 +15,8 @@ namespace eps {
 // came in, 2 for its own. Attention: every token with the whole context (or window), causal or not, packed or not, as the
 // field counts it. So a GPT-2 (d_ff = 4 d) of which all is trained has 6 * (12 L d^2 + V d) + 12 L T d a token.
 //
+// Of experts those count that a token goes through.
+//
 // What is frozen has no gradient of its own, and below the lowest layer that trains there is only the forward; of that layer
 // the gradient of what comes in is counted, too.
 // Source: Chowdhery et al., arXiv:2204.02311, appendix B.

@@ -50,6 +50,38 @@ void FillNormal(const TensorSpec& tensor, uint64_t seed, int64_t first_elem, abs
   }
 }
 
+// In the layer's slot, of expert 0, 1, ...
+std::vector<int64_t> ExpertOffsets(const ModelSpec& model, const LayerSpec& layer, TensorRole role) {
+  std::vector<int64_t> offsets(static_cast<size_t>(model.config.experts.num), -1);
+  for (const BlobUse& use : layer.blobs) {
+    for (const TensorSpec& tensor : model.blob(use.blob).tensors) {
+      if (tensor.role != role || !tensor.is_of_expert()) continue;
+      offsets[static_cast<size_t>(tensor.expert)] = use.offset_elems + tensor.offset_elems;
+    }
+  }
+  return offsets;
+}
+
+// One call multiplies by all of them, and finds each by its number.
+absl::Status CheckExpertsAreEven(const ModelSpec& model) {
+  if (!model.config.experts.are_on()) return absl::OkStatus();
+  for (const LayerSpec& layer : model.layers) {
+    if (layer.kind != LayerKind::kBlock) continue;
+    for (const TensorRole role : {TensorRole::kGateWeight, TensorRole::kUpWeight, TensorRole::kDownWeight}) {
+      const std::vector<int64_t> offsets = ExpertOffsets(model, layer, role);
+      const int64_t stride = ExpertStride(model, layer, role);
+      for (size_t e = 1; e < offsets.size(); ++e) {
+        if (offsets[e] == offsets[0] + static_cast<int64_t>(e) * stride) continue;
+        return absl::InvalidArgumentError(
+            absl::StrCat("model.freeze: of ", layer.name,
+                         " a matrix of some experts is frozen and that of others is not; give a "
+                         "pattern that all of a block's experts match, or none, such as \"*.experts.*\""));
+      }
+    }
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 int64_t TensorSpec::num_elems() const {
@@ -155,11 +187,18 @@ int64_t ModelSpec::max_trainable_block_elems() const {
   return most;
 }
 
+int64_t ExpertStride(const ModelSpec& model, const LayerSpec& layer, TensorRole role) {
+  const std::vector<int64_t> offsets = ExpertOffsets(model, layer, role);
+  return offsets.size() < 2 ? 0 : offsets[1] - offsets[0];
+}
+
 absl::StatusOr<ModelSpec> BuildModel(const ModelConfig& config) {
   const Family& family = FamilyOf(config.family);
   EPS_RETURN_IF_ERROR(family.check(config));
   EPS_ASSIGN_OR_RETURN(ModelSpec model, AddAdapters(family.build(config)));
-  return Freeze(std::move(model), config.freeze);
+  EPS_ASSIGN_OR_RETURN(model, Freeze(std::move(model), config.freeze));
+  EPS_RETURN_IF_ERROR(CheckExpertsAreEven(model));
+  return model;
 }
 
 void InitTensor(const TensorSpec& tensor, uint64_t seed, float* values) {

@@ -26,7 +26,7 @@ inline constexpr int64_t kTensorAlignElems = 64;
 enum class InitRule { kZeros, kOnes, kNormal };
 
 // What a tensor is to the layer that has it, whatever its name. No two of a layer's own tensors (LoraPart::kNone) are
-// the same; an adapter's are what the weight beside them is.
+// the same, but of experts; an adapter's are what the weight beside them is.
 enum class TensorRole {
   kTokenTable,     // (vocab, d_model); of the embedding, and of a tied head
   kPositionTable,  // (context, d_model), or more rows: max_positions
@@ -47,6 +47,7 @@ enum class TensorRole {
   kAttentionOutBias,
   kMlpNormScale,
   kMlpNormShift,
+  kRouterWeight,  // (experts, d_model)
   kGateWeight,
   kUpWeight,
   kUpBias,
@@ -77,8 +78,10 @@ struct TensorSpec {
   double init_stddev = 0;                     // kNormal only
   TensorRole role = TensorRole::kTokenTable;  // an adapter's: that of the weight that it is beside
   LoraPart lora = LoraPart::kNone;
+  int64_t expert = -1;  // which one's it is; -1: of none
 
   int64_t num_elems() const;
+  bool is_of_expert() const { return expert >= 0; }
   bool decays() const { return shape.size() >= 2; }  // the default decay rule
 };
 
@@ -173,9 +176,13 @@ struct ModelSpec {
   const LayerSpec& layer(LayerId id) const { return layers[id.value()]; }
 };
 
+// Of a block's experts the matrices of one role lie at even distances (ExpertStride).
 // Errors: INVALID_ARGUMENT naming the field (as it is written in a RunSpec), the value and the bound; AddAdapters',
-//         Freeze's
+//         Freeze's; model.freeze: some experts of a block without the others
 absl::StatusOr<ModelSpec> BuildModel(const ModelConfig& config);
+
+// How far from an expert's matrix of that role the next one's lies in the layer's slot, in elements; 0: there is one.
+int64_t ExpertStride(const ModelSpec& model, const LayerSpec& layer, TensorRole role);
 
 // Fills `values` (num_elems() of the tensor) with its initial fp32 values; a pure function of
 // (seed, tensor name, element), whatever the order or the threads.

@@ -54,6 +54,12 @@ RotaryConfig RotaryOf(const proto::Model& model) {
   return rotary;
 }
 
+ExpertsConfig ExpertsOf(const proto::Experts& experts) {
+  ExpertsConfig config = {.num = experts.num(), .per_token = experts.per_token(), .balance = experts.balance()};
+  config.normalizes = EPS_FIELD(experts, normalize).value_or(config.normalizes);
+  return config;
+}
+
 void SetBertShape(const proto::Model& model, ModelConfig& config) {
   config.family = ModelFamily::kBert;
   config.d_ff = model.d_ff();
@@ -73,6 +79,7 @@ void SetLlamaShape(const proto::Model& model, ModelConfig& config) {
   config.sliding_window = model.sliding_window();
   config.max_positions = EPS_FIELD(model, max_positions).value_or(config.context);
   config.rotary = RotaryOf(model);
+  if (model.has_experts()) config.experts = ExpertsOf(model.experts());
 }
 
 ModelConfig ShapeOf(const proto::Model& model) {
@@ -97,7 +104,8 @@ absl::string_view FirstOfLlama(const proto::Model& model) {
                      {"qk_norm", model.has_qk_norm()},
                      {"sliding_window", model.has_sliding_window()},
                      {"rope_theta", model.has_rope_theta()},
-                     {"rope_scaling", model.has_rope_scaling()}});
+                     {"rope_scaling", model.has_rope_scaling()},
+                     {"experts", model.has_experts()}});
 }
 absl::string_view FirstOfBert(const proto::Model& model) {
   return FirstGiven({{"types", model.has_types()},
@@ -155,7 +163,20 @@ absl::Status RequireShape(const proto::Model& model) {
         GivenField{"vocab", model.has_vocab()}, GivenField{"d_ff", model.has_d_ff() || is_gpt2}}) {
     if (!field.given) return absl::InvalidArgumentError(absl::StrCat("model.", field.name, ": missing"));
   }
+  if (!model.has_experts()) return absl::OkStatus();
+  for (const GivenField& field :
+       {GivenField{"num", model.experts().has_num()}, GivenField{"per_token", model.experts().has_per_token()}}) {
+    if (!field.given) return absl::InvalidArgumentError(absl::StrCat("model.experts.", field.name, ": missing"));
+  }
   return absl::OkStatus();
+}
+
+// Of what the Llama family has: how it is trained, which no folder says.
+bool IsBalanceAlone(const proto::Model& model) {
+  proto::Model shape = model;
+  shape.mutable_experts()->clear_balance();
+  if (shape.experts().ByteSizeLong() == 0) shape.clear_experts();
+  return FirstOfLlama(shape).empty();
 }
 
 // The shape stands in the folder; a second one in the RunSpec could only contradict it.
@@ -167,17 +188,18 @@ absl::Status RefuseShapeBesideFrom(const proto::Model& model, ModelFamily family
                                         {"context", model.has_context() && family == ModelFamily::kGpt2},
                                         {"vocab", model.has_vocab()},
                                         {"layer_norm_eps", model.has_layer_norm_eps()}});
-  if (field.empty()) field = FirstOfLlama(model);
+  if (field.empty() && !IsBalanceAlone(model)) field = FirstOfLlama(model);
   if (field.empty()) field = FirstOfBoth(model);
   if (field.empty() && model.has_types()) field = "types";
   if (field.empty()) return RefuseOtherFamilies(model, family);
-  return absl::InvalidArgumentError(absl::StrCat("model.", field,
-                                                 ": given beside model.from, which says it already; beside "
-                                                 "model.from only init_seed, lora, freeze and dropouts may stand",
-                                                 family == ModelFamily::kGpt2 ? ""
-                                                 : family == ModelFamily::kLlama
-                                                     ? ", and context"
-                                                     : ", context, classes and class_names"));
+  return absl::InvalidArgumentError(
+      absl::StrCat("model.", field,
+                   ": given beside model.from, which says it already; beside "
+                   "model.from only init_seed, lora, freeze, experts.balance and dropouts "
+                   "may stand",
+                   family == ModelFamily::kGpt2    ? ""
+                   : family == ModelFamily::kLlama ? ", and context"
+                                                   : ", context, classes and class_names"));
 }
 
 absl::StatusOr<ModelConfig> BaseModel(const proto::Model& model, const CheckContext& context, const std::string& from) {
@@ -191,6 +213,10 @@ absl::StatusOr<ModelConfig> BaseModel(const proto::Model& model, const CheckCont
   EPS_RETURN_IF_ERROR_WITH(config.status(), "model.from");
   EPS_RETURN_IF_ERROR(RefuseShapeBesideFrom(model, config->family));
   config->context = EPS_FIELD(model, context).value_or(config->context);
+  if (model.has_experts() && !config->experts.are_on()) {
+    return absl::InvalidArgumentError("model.experts: given, and model.from has none; leave it out");
+  }
+  config->experts.balance = model.experts().balance();
   return config;
 }
 
@@ -207,6 +233,13 @@ void WriteLlama(const ModelConfig& model, proto::Model& out) {
   out.set_max_positions(model.max_positions);
   const RotaryConfig& rotary = model.rotary;
   out.set_rope_theta(rotary.theta);
+  if (model.experts.are_on()) {
+    proto::Experts& experts = *out.mutable_experts();
+    experts.set_num(model.experts.num);
+    experts.set_per_token(model.experts.per_token);
+    experts.set_normalize(model.experts.normalizes);
+    experts.set_balance(model.experts.balance);
+  }
   if (rotary.scaling == Scaling::kNone) return;
   proto::RopeScaling& scaling = *out.mutable_rope_scaling();
   scaling.set_factor(rotary.factor);

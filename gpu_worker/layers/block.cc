@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "common/base/status_macros.h"
+#include "gpu_worker/layers/experts.h"
 #include "gpu_worker/layers/linear.h"
 #include "gpu_worker/layers/norm.h"
 
@@ -16,7 +18,9 @@ struct ForwardScratch {
   explicit ForwardScratch(const LayerShape& s) {
     Layout layout;
     normed = layout.Take(s.boundary_bytes());
-    hidden = layout.Take(s.rows_bytes(s.F));
+    hidden = layout.Take(s.mlp_bytes(s.F));
+    rows = layout.Take(s.experts.are_on() ? s.mlp_bytes(s.C) : 0);
+    routing = RoutingPlaces(s, layout);
     t = layout.Take(s.rows_bytes(s.lora.t_width));
     adapters_input = layout.Take(AdaptersInputBytes(s));
     kernel = layout.total_bytes();
@@ -24,8 +28,10 @@ struct ForwardScratch {
   LoraScratch Lora(const BlockArgs& args) const {
     return {.t = At(args.scratch, t), .dropped = At(args.scratch, adapters_input), .t_width = args.shape.lora.t_width};
   }
-  int64_t normed;          // act (M, C): norm1's output, then norm2's
-  int64_t hidden;          // act (M, F): of GELU or SwiGLU
+  int64_t normed;  // act (M, C): norm1's output, then norm2's
+  int64_t hidden;  // act (mlp_rows, F): of GELU or SwiGLU
+  int64_t rows;    // act (mlp_rows, C): of ExpertsContext
+  RoutingPlaces routing;
   int64_t t;               // of LoraScratch
   int64_t adapters_input;  // LoraScratch::dropped
   int64_t kernel;
@@ -36,21 +42,25 @@ struct BackwardScratch {
   explicit BackwardScratch(const LayerShape& s) {
     const int64_t bytes = s.boundary_bytes();
     Layout first, first_again, second, second_again, second_at_last;
-    d_up = first.Take(s.rows_bytes(s.up_width()));
+    d_up = first.Take(s.mlp_bytes(s.up_width()));
+    rows = first.Take(s.experts.are_on() ? s.mlp_bytes(s.C) : 0);
     d_o = first_again.Take(s.rows_bytes(s.q_width()));
     normed1 = first_again.Take(bytes);
     d_normed1 = first_again.Take(bytes);
-    hidden = second.Take(s.rows_bytes(s.F));
-    d_hidden = second.Take(s.is_gated ? s.rows_bytes(s.F) : 0);
+    hidden = second.Take(s.mlp_bytes(s.F));
+    d_hidden = second.Take(s.is_gated ? s.mlp_bytes(s.F) : 0);
     normed2 = second_again.Take(bytes);
     d_normed2 = second_again.Take(bytes);
+    d_logits = second_again.Take(s.rows_bytes(s.experts.num));
     d_qkv = second_at_last.Take(s.rows_bytes(s.qkv_width()));
 
     Layout layout;
     layout.Take(std::max(first.total_bytes(), first_again.total_bytes()));
     const int64_t area =
         layout.Take(std::max({second.total_bytes(), second_again.total_bytes(), second_at_last.total_bytes()}));
-    for (int64_t* offset : {&hidden, &d_hidden, &d_qkv, &normed2, &d_normed2}) *offset += area;
+    for (int64_t* offset : {&hidden, &d_hidden, &d_qkv, &normed2, &d_normed2, &d_logits}) *offset += area;
+    routing = RoutingPlaces(s, layout);
+    d_weight = layout.Take(s.experts.are_on() ? s.mlp_rows() * int64_t{sizeof(float)} : 0);
     dropped = layout.Take(s.residual_dropout > 0 ? bytes : 0);
     t = layout.Take(s.rows_bytes(s.lora.t_width));
     dt = layout.Take(s.rows_bytes(s.lora.t_width));
@@ -63,19 +73,23 @@ struct BackwardScratch {
             .dropped = At(args.scratch, adapters_input),
             .t_width = args.shape.lora.t_width};
   }
-  // First area: d_up, and when it is dead the gradients of the attention part.
-  int64_t d_up;                // act (M, up_width)
+  // First area: d_up and rows, and when they are dead the gradients of the attention part.
+  int64_t d_up;                // act (mlp_rows, up_width)
+  int64_t rows;                // act (mlp_rows, C): of ExpertsContext
   int64_t d_o;                 // act (M, H D)
   int64_t normed1, d_normed1;  // act (M, C) each
   // Second area: three lives.
-  int64_t hidden;              // act (M, F), for the gradient of W_down
-  int64_t d_hidden;            // act (M, F), where d_up cannot take its place: SwiGLU
+  int64_t hidden;              // act (mlp_rows, F), for the gradient of W_down
+  int64_t d_hidden;            // act (mlp_rows, F), where d_up cannot take its place: SwiGLU
   int64_t normed2, d_normed2;  // act (M, C) each
+  int64_t d_logits;            // act (M, experts)
   int64_t d_qkv;               // act (M, qkv_width)
-  int64_t dropped;             // act (M, C): a dropout's backward; empty without dropout
-  int64_t t, dt;               // of LoraScratch
-  int64_t adapters_input;      // LoraScratch::dropped
-  int64_t kernel;              // kernels' own; last, so that no address depends on its size
+  RoutingPlaces routing;
+  int64_t d_weight;        // fp32 (mlp_rows): of the routing's weights
+  int64_t dropped;         // act (M, C): a dropout's backward; empty without dropout
+  int64_t t, dt;           // of LoraScratch
+  int64_t adapters_input;  // LoraScratch::dropped
+  int64_t kernel;          // kernels' own; last, so that no address depends on its size
 };
 
 struct BlockWork {
@@ -133,6 +147,18 @@ struct BlockWork {
     if (!a.is_first) return;
     const Dropout dropout = a.key.MakeDropout(s.input_dropout, kInputDropoutUse, M * C);
     if (dropout.rate > 0) k.ApplyDropout({.n = M * C, .x = normed, .y = normed, .dropout = dropout});
+  }
+  ExpertsContext Experts(const RoutingPlaces& routing, int64_t rows, int64_t hidden, int64_t kernel) const {
+    return {.kernels = k,
+            .shape = s,
+            .offsets = w(),
+            .linear = linear,
+            .logits = Inner(in.router),
+            .up = Inner(in.up),
+            .routing = routing.At(a.scratch),
+            .rows = Scratch(rows),
+            .hidden = Scratch(hidden),
+            .kernel = Scratch(kernel)};
   }
   double attention_scale() const { return 1 / std::sqrt(static_cast<double>(s.D)); }
   Dropout attention_dropout() const {
@@ -245,6 +271,22 @@ void MlpBackward(const BlockWork& b, const BackwardScratch& at, void* dy, float*
                   gradient + w.mlp_norm.scale, BlockWork::Shift(gradient, w.mlp_norm), kernel);
 }
 
+void ExpertsBackward(const BlockWork& b, const BackwardScratch& at, void* dy, float* gradient) {
+  const BlockOffsets& w = b.w();
+  const void* x_mid = b.Inner(b.in.x_mid);
+  void *normed = b.Scratch(at.normed2), *d_normed = b.Scratch(at.d_normed2);
+  const ExpertsContext experts = b.Experts(at.routing, at.rows, at.hidden, at.kernel);
+  const ExpertsContext::BackwardArrays arrays = {.d_up = b.Scratch(at.d_up),
+                                                 .d_hidden = b.Scratch(at.d_hidden),
+                                                 .d_weight = FloatsAt(b.a.scratch, at.d_weight),
+                                                 .d_logits = b.Scratch(at.d_logits)};
+  experts.BackwardDown(arrays, dy, gradient);
+  b.norm.Again(b.Parameters(w.mlp_norm), x_mid, b.Norm2(), normed);
+  experts.BackwardUp(arrays, normed, d_normed, gradient);
+  b.norm.Backward(b.Parameters(w.mlp_norm), d_normed, x_mid, b.Norm2(), dy, dy, gradient + w.mlp_norm.scale,
+                  BlockWork::Shift(gradient, w.mlp_norm), b.Scratch(at.kernel));
+}
+
 void AttentionPartBackward(const BlockWork& b, const BackwardScratch& at, const void* x, void* dx, float* gradient) {
   const LayerShape& s = b.s;
   const BlockOffsets& w = b.w();
@@ -288,6 +330,10 @@ void AttentionPartBackward(const BlockWork& b, const BackwardScratch& at, const 
                   gradient + w.attention_norm.scale, BlockWork::Shift(gradient, w.attention_norm), kernel);
 }
 
+int64_t RouteScratchBytes(const LayerShape& s, const KernelSizes& kernels) {
+  return s.experts.are_on() ? kernels.route(s.M(), s.experts.num, s.experts.per_token) : 0;
+}
+
 // What a layer's products need of the kernels' scratch: the largest of all.
 BlockOffsets SizesOnly(const LayerShape& s) {
   const auto one = [](int64_t out) { return Linears{.products = {{.out = out, .bias = 0}}}; };
@@ -316,12 +362,14 @@ BlockInner::BlockInner(const LayerShape& shape) {
   x_mid = layout.Take(shape.boundary_bytes());
   norm2_mean = layout.Take(mean_bytes);
   norm2_rstd = layout.Take(row_bytes);
-  up = layout.Take(shape.rows_bytes(shape.up_width()));
+  router = layout.Take(shape.rows_bytes(shape.experts.num));
+  up = layout.Take(shape.mlp_bytes(shape.up_width()));
   total_bytes = layout.total_bytes();
 }
 
 int64_t BlockForwardScratchBytes(const LayerShape& shape, const KernelSizes& kernels) {
-  return ForwardScratch(shape).kernel + kernels.attention(shape.B, shape.T, shape.H, shape.D);
+  return ForwardScratch(shape).kernel +
+         std::max(kernels.attention(shape.B, shape.T, shape.H, shape.D), RouteScratchBytes(shape, kernels));
 }
 
 int64_t BlockBackwardScratchBytes(const LayerShape& shape, const KernelSizes& kernels) {
@@ -330,7 +378,7 @@ int64_t BlockBackwardScratchBytes(const LayerShape& shape, const KernelSizes& ke
   int64_t kernel =
       std::max({NormScratchBytes(shape.has_mean, M, shape.C, kernels), LinearScratchBytes(largest.qkv, M, kernels),
                 LinearScratchBytes(largest.up, M, kernels), LinearScratchBytes(largest.down, M, kernels),
-                kernels.attention_backward(shape.B, shape.T, shape.H, shape.D)});
+                kernels.attention_backward(shape.B, shape.T, shape.H, shape.D), RouteScratchBytes(shape, kernels)});
   if (shape.has_qk_norm) kernel = std::max(kernel, kernels.rms_norm_backward(M * shape.H, shape.D));
   return BackwardScratch(shape).kernel + kernel;
 }
@@ -367,6 +415,10 @@ void BlockForward(Kernels& kernels, const BlockArgs& args, const void* x, void* 
                     .dropout = args.key.MakeDropout(s.residual_dropout, kAttentionProjectionDropoutUse, s.M() * s.C)});
 
   b.norm.Forward(b.Parameters(w.mlp_norm), x_mid, b.Norm2(), normed);
+  if (s.experts.are_on()) {
+    EPS_CHECK(s.is_gated && !s.adds_to_normed && s.residual_dropout == 0);
+    return b.Experts(at.routing, at.rows, at.hidden, at.kernel).Forward(normed, x_mid, y);
+  }
   void* up = b.Inner(in.up);
   void* hidden = b.Scratch(at.hidden);
   MatMulArgs up_epilogue;
@@ -387,7 +439,8 @@ void BlockForward(Kernels& kernels, const BlockArgs& args, const void* x, void* 
 void BlockBackward(Kernels& kernels, const BlockArgs& args, const void* x, void* dy, float* gradient) {
   const BackwardScratch at(args.shape);
   const BlockWork b(kernels, args, at.Lora(args));
-  MlpBackward(b, at, dy, gradient);               // dy is now the gradient of x_mid
+  args.shape.experts.are_on() ? ExpertsBackward(b, at, dy, gradient) : MlpBackward(b, at, dy, gradient);
+  // dy is now the gradient of x_mid
   AttentionPartBackward(b, at, x, dy, gradient);  // and now that of x
 }
 

@@ -10,7 +10,7 @@
 
 namespace eps::worker {
 
-// A transformer block of any family, of parts that LayerShape names:
+// A transformer block of any family, of parts that LayerShape names; with experts experts.h has the last line:
 //   n1    = norm1(x)
 //   x_mid = r1 + dropout1(attention(turned(n1 W_qkv + b_qkv)) W_o + b_o)
 //   n2    = norm2(x_mid)
@@ -19,7 +19,7 @@ namespace eps::worker {
 // them, after a norm of each head of queries and keys, where it has those.
 // r1 = x and r2 = x_mid: norms before what they are for (GPT-2, Llama). r1 = n1 and r2 = n2 with LayerShape::adds_to_normed:
 // norms behind the sums (BERT), where norm1 is the last one of the block before, or the embedding's. The first block then
-// drops out n1. Each W may have an adapter beside it (LoraConfig): n W is then n W + scale (n A^T) B^T.
+// drops out n1. Each W, but of experts, may have an adapter beside it (LoraConfig): n W is then n W + scale (n A^T) B^T.
 // What backward needs beside x. Outputs of the norms and of GELU or SwiGLU are not kept: they are functions of each row
 // of what is, and cheap.
 struct BlockInner {  // in bytes of the inner slot
@@ -32,7 +32,8 @@ struct BlockInner {  // in bytes of the inner slot
   int64_t lse;                     // fp32 (B, H, T)
   int64_t x_mid;                   // act (M, C)
   int64_t norm2_mean, norm2_rstd;  // fp32 (M)
-  int64_t up;                      // act (M, up_width): before GELU or SwiGLU
+  int64_t router;                  // act (M, experts): logits
+  int64_t up;                      // act (mlp_rows, up_width): before GELU or SwiGLU
   int64_t total_bytes;
 };
 int64_t BlockForwardScratchBytes(const LayerShape& shape, const KernelSizes& kernels);

@@ -1,6 +1,7 @@
 #include "gpu_worker/layers/block_offsets.h"
 
 #include <algorithm>
+#include <cstddef>
 #include <vector>
 
 #include "gpu_worker/layers/tensor_offsets.h"
@@ -27,6 +28,24 @@ class Places {
     Role weight, bias;
     bool is_apart = false;  // its output lies elsewhere than those before it
   };
+  // Without a bias or an adapter.
+  Linear Product(int64_t in, int64_t out, Role weight) const {
+    return {.in = in, .out = out, .weight = At(weight), .is_out_in = model_.config.has_out_in_weights()};
+  }
+  // Of each expert, `out` columns of one input beside each other by each of `weights`.
+  std::vector<ExpertLinear> ExpertProducts(int64_t in, int64_t out, const std::vector<Role>& weights) const {
+    std::vector<Linear> firsts;
+    for (const Role weight : weights) {
+      Linear& first = firsts.emplace_back(Product(in, out, weight));
+      first.first_column = static_cast<int64_t>(firsts.size() - 1) * out;
+    }
+    std::vector<ExpertLinear> products;
+    for (const Linear& first : Joined(firsts, trainable_elems())) {
+      const Role weight = weights[static_cast<size_t>(first.first_column / out)];  // the first of those that are joined
+      products.push_back({.first = first, .stride = ExpertStride(model_, model_.layer(layer_), weight)});
+    }
+    return products;
+  }
   Linears Products(int64_t in, BlockDropoutUse adapters_dropout_use, const std::vector<Part>& parts) const {
     Linears linears{.products = OwnProducts(in, parts), .dropout_use = adapters_dropout_use};
     AddAdapters(in, parts, linears);
@@ -91,7 +110,9 @@ BlockOffsets BlockOffsetsOf(const ModelSpec& model, LayerId layer) {
   offsets.mlp_norm = at.Norm(Role::kMlpNormScale, Role::kMlpNormShift);
   offsets.attention_out =
       at.Products(q, kAttentionOutAdaptersUse, {{d, Role::kAttentionOutWeight, Role::kAttentionOutBias}});
-  offsets.down = at.Products(ff, kDownAdaptersUse, {{d, Role::kDownWeight, Role::kDownBias}});
+  if (!c.experts.are_on()) {
+    offsets.down = at.Products(ff, kDownAdaptersUse, {{d, Role::kDownWeight, Role::kDownBias}});
+  }
   if (c.family == ModelFamily::kGpt2) {
     offsets.qkv = at.Products(d, kQkvAdaptersUse, {{3 * d, Role::kQkvWeight, Role::kQkvBias}});
     offsets.up = at.Products(d, kUpAdaptersUse, {{ff, Role::kUpWeight, Role::kUpBias}});
@@ -107,6 +128,12 @@ BlockOffsets BlockOffsetsOf(const ModelSpec& model, LayerId layer) {
   }
   offsets.query_norm = at.OrNone(Role::kQueryNormScale);
   offsets.key_norm = at.OrNone(Role::kKeyNormScale);
+  if (c.experts.are_on()) {
+    offsets.router = {.products = {at.Product(d, c.experts.num, Role::kRouterWeight)}};
+    offsets.expert_up = at.ExpertProducts(d, ff, {Role::kGateWeight, Role::kUpWeight});
+    offsets.expert_down = at.ExpertProducts(ff, d, {Role::kDownWeight});
+    return offsets;
+  }
   offsets.up =
       at.Products(d, kUpAdaptersUse, {{ff, Role::kGateWeight, Role::kUpBias}, {ff, Role::kUpWeight, Role::kUpBias}});
   return offsets;
@@ -121,13 +148,17 @@ LoraShape LoraShapeOf(const ModelSpec& model) {
     if (layer.kind != LayerKind::kBlock) continue;
     const BlockOffsets offsets = BlockOffsetsOf(model, layer.id);
     int64_t in_columns = 0, out_columns = 0, frozen_elems = 0;
-    for (const Linears* linears : {&offsets.qkv, &offsets.attention_out, &offsets.up, &offsets.down}) {
-      for (const Linear& l : linears->products) frozen_elems += l.weight < layer.trainable_elems ? 0 : l.in * l.out;
+    const auto elems_if_frozen = [&](const Linear& l) { return l.weight < layer.trainable_elems ? 0 : l.in * l.out; };
+    for (const Linears* linears : {&offsets.qkv, &offsets.attention_out, &offsets.up, &offsets.down, &offsets.router}) {
+      for (const Linear& l : linears->products) frozen_elems += elems_if_frozen(l);
       if (linears->adapters.empty()) continue;
       raise(shape.t_width, linears->t_width());
       raise(shape.widest_input, linears->in());
       in_columns += static_cast<int64_t>(linears->adapters.size()) * linears->in();
       for (const Adapter& adapter : linears->adapters) out_columns += adapter.b.out;
+    }
+    for (const ExpertLinear& l : offsets.expert_products()) {
+      frozen_elems += model.config.experts.per_token * elems_if_frozen(l.first);
     }
     raise(shape.in_columns, in_columns);
     raise(shape.out_columns, out_columns);

@@ -2,6 +2,7 @@
 #define EPS_GPU_WORKER_LAYERS_BLOCK_OFFSETS_H_
 
 #include <cstdint>
+#include <vector>
 
 #include "common/base/ids.h"
 #include "common/model/model_spec.h"
@@ -23,6 +24,12 @@ enum BlockDropoutUse : int {
   kDownAdaptersUse = 7,
 };
 
+// One product of each expert: those of the first, and how far each one's parameters lie from the one's before.
+struct ExpertLinear {
+  Linear first;
+  int64_t stride = 0;
+};
+
 // Where a block's parameters lie (block.h has what they are for).
 struct BlockOffsets {  // in elements of the layer's slot
   struct Norm {
@@ -34,6 +41,16 @@ struct BlockOffsets {  // in elements of the layer's slot
   Linears attention_out;  // one
   Linears up;             // gate first
   Linears down;           // one
+  // With experts, in place of up and down.
+  Linears router;                         // one
+  std::vector<ExpertLinear> expert_up;    // gate first
+  std::vector<ExpertLinear> expert_down;  // one
+
+  std::vector<ExpertLinear> expert_products() const {
+    std::vector<ExpertLinear> all = expert_up;
+    all.insert(all.end(), expert_down.begin(), expert_down.end());
+    return all;
+  }
 };
 BlockOffsets BlockOffsetsOf(const ModelSpec& model, LayerId layer);
 

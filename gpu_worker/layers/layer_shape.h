@@ -10,6 +10,7 @@
 #include "common/model/model_spec.h"
 #include "common/numeric/philox.h"
 #include "common/numeric/quantized.h"
+#include "common/spec/run_config.h"
 #include "common/tensor/dtype.h"
 #include "gpu_worker/device/arena_span.h"
 #include "gpu_worker/device/kernels.h"
@@ -29,11 +30,20 @@ struct LoraShape {
   int64_t frozen_elems = 0;  // of a block's products
 };
 
+// A mixture of experts in a model's blocks (ExpertsConfig).
+struct ExpertsShape {
+  int64_t num = 0, per_token = 0;  // 0: there are none
+  bool normalizes = true;
+  double balance = 0;  // what a micro-batch's counts in the step's: ExpertsConfig::balance over how many there are
+
+  bool are_on() const { return num > 0; }
+};
+
 // The shape of one micro-batch in any layer of a model. All that sizes depend on.
 struct LayerShape {
   int64_t B = 0, T = 0, C = 0, H = 0, V = 0;
   int64_t kv_heads = 0, D = 0;  // heads of keys and values; elements of any head
-  int64_t F = 0;                // width of the feed-forward part
+  int64_t F = 0;                // width of the feed-forward part, or of an expert's
   bool has_mean = true;         // layer norms; else RMS norms
   // Each block adds to its norms' outputs, not to their inputs: layer norms behind the sums, as in BERT, of which each is
   // computed by the layer behind it.
@@ -48,6 +58,7 @@ struct LayerShape {
   int64_t num_classes = 0;      // a classifier's; 0: a language model
   bool has_documents = false;   // samples of several documents
   int64_t window = 0;           // of attention; 0: none
+  ExpertsShape experts;
   LoraShape lora;
   int64_t quantized_elems = 0;                      // of the block that has most: BlobSpec::is_quantized
   std::optional<QuantizedFormat> quantized_format;  // which they are in; empty: there are none
@@ -63,12 +74,14 @@ struct LayerShape {
   int64_t num_labels() const { return is_classifier() ? B : M(); }
   int64_t q_width() const { return H * D; }
   int64_t qkv_width() const { return (H + 2 * kv_heads) * D; }
-  int64_t up_width() const { return is_gated ? 2 * F : F; }  // gate and up, or up alone
+  int64_t up_width() const { return is_gated ? 2 * F : F; }                              // gate and up, or up alone
+  int64_t mlp_rows() const { return experts.are_on() ? M() * experts.per_token : M(); }  // of the feed-forward part
   bool expands() const { return wire != compute; }
   // Whether a block's weights are brought to the compute dtype as a whole, before its kernels run.
   bool expands_blocks() const { return expands() || quantized_elems > 0; }
   int64_t act_bytes() const { return SizeOf(compute); }
   int64_t rows_bytes(int64_t width) const { return M() * width * act_bytes(); }  // act (M, width)
+  int64_t mlp_bytes(int64_t width) const { return mlp_rows() * width * act_bytes(); }
   int64_t boundary_bytes() const { return rows_bytes(C); }
   // What a micro-batch consists of: token ids, labels, types of tokens (has_types), and where each token's document
   // begins and ends (has_documents). Each is int32 (M), labels num_labels(), aligned.
@@ -85,8 +98,11 @@ struct LayerShape {
 struct BatchShape {
   int64_t micro_batch = 1;
   bool has_documents = false;
+  int64_t micro_batches_per_step = 1;
 };
 LayerShape MakeLayerShape(const ModelSpec& model, const BatchShape& batch, Dtype wire, Dtype compute);
+// A run's.
+LayerShape MakeLayerShape(const ModelSpec& model, const RunConfig& run, Dtype compute);
 
 // A micro-batch's arrays in one place, as LayerShape lays them out; those that the shape has not are null.
 struct TokenArrays {

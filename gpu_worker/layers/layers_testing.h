@@ -94,6 +94,13 @@ inline std::vector<LayerCase> Cases() {
       llama.tied_head = llama.qkv_bias = llama.qk_norm = dropout > 0;
       llama.attention_dropout = dropout;
       llama.sliding_window = dropout > 0 ? 3 : 0;
+      // Matrices of 63 and 70 elements, which leave gaps; and of 640, of which gate and up are one product.
+      ModelConfig experts = llama, joined_experts = llama;
+      experts.qk_norm = joined_experts.qk_norm = true;
+      experts.d_ff = 7;
+      experts.experts = {.num = 5, .per_token = 2, .normalizes = dropout > 0, .balance = 0.5};
+      joined_experts.d_ff = 64;
+      joined_experts.experts = {.num = 40, .per_token = 3};  // of which some have no token
       ModelConfig bert = {.family = ModelFamily::kBert, .num_layers = 1, .d_model = 10, .num_heads = 2};
       bert.context = 7;
       bert.max_positions = 9;
@@ -106,6 +113,8 @@ inline std::vector<LayerCase> Cases() {
       cases.push_back({bert, 3, wire});
       cases.push_back({classifier, 3, wire});
       cases.push_back({llama, 3, wire});
+      cases.push_back({experts, 3, wire});
+      cases.push_back({joined_experts, 2, wire});
       cases.push_back({odd, 1, wire});
       cases.push_back({odd, 3, wire});
       cases.push_back({even, 2, wire});
@@ -129,7 +138,7 @@ inline std::vector<LayerCase> CasesWithAdapters() {
         c.config.lora.targets = {"attn.c_attn", "mlp.c_proj"};
         break;
       case ModelFamily::kLlama:
-        c.config.lora.targets = {"k_proj", "v_proj", "up_proj"};
+        c.config.lora.targets = {"k_proj", "v_proj", c.config.experts.are_on() ? "o_proj" : "up_proj"};
         break;
       case ModelFamily::kBert:
         c.config.lora.targets = {"query", "value", "intermediate.dense"};

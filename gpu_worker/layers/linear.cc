@@ -141,8 +141,9 @@ void LinearContext::BackwardInput(const Linears& linears, const LinearGradient& 
   };
   // The adapters first, as in Forward; and they alone go back through their dropout.
   for (const Linear& a : linears.as) add(a, scratch.dt, scratch.t_width);
-  if (const Dropout dropout = DropoutOf(linears); !linears.adapters.empty() && dropout.rate > 0) {
-    kernels.ApplyDropout({.n = M * linears.in(), .x = dx, .y = dx, .dropout = dropout});
+  if (!linears.adapters.empty()) {
+    const Dropout dropout = DropoutOf(linears);
+    if (dropout.rate > 0) kernels.ApplyDropout({.n = M * linears.in(), .x = dx, .y = dx, .dropout = dropout});
   }
   for (const Linear& l : linears.products) add(l, gradient.dy, gradient.ld);
 }

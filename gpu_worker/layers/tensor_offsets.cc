@@ -8,7 +8,7 @@ std::optional<int64_t> FindTensorOffset(const ModelSpec& model, LayerId layer, T
   std::optional<int64_t> offset;
   for (const BlobUse& use : model.layer(layer).blobs) {
     for (const TensorSpec& tensor : model.blob(use.blob).tensors) {
-      if (tensor.role != role || tensor.lora != part) continue;
+      if (tensor.role != role || tensor.lora != part || tensor.expert > 0) continue;
       EPS_CHECK(!offset.has_value());
       offset = use.offset_elems + tensor.offset_elems;
     }

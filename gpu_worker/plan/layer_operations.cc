@@ -11,11 +11,13 @@ LayerOperations BlockOperations(const LayerShape& s) {
     return 2 * rows * static_cast<double>(in) * static_cast<double>(out);
   };
   const double qkv = product(s.C, s.qkv_width()), attention_out = product(s.q_width(), s.C);
-  const double up = product(s.C, s.up_width()), down = product(s.F, s.C);
+  const double routed = static_cast<double>(s.mlp_rows()) / rows;  // of a token
+  const double up = routed * product(s.C, s.up_width()), down = routed * product(s.F, s.C);
+  const double router = product(s.C, s.experts.num);
   // Queries with keys, and weights with values; half of it where a token sees none behind it.
   const double pairs = rows * static_cast<double>(s.T) * (s.is_causal ? 0.5 : 1);
   const double attention = 2 * 2 * pairs * static_cast<double>(s.q_width());
-  const double products = qkv + attention_out + up + down;
+  const double products = qkv + attention_out + router + up + down;
   // Of adapters: x A^T, and t B^T.
   const auto thin = [&](int64_t columns) { return product(columns, s.lora.rank); };
   const double as = thin(s.lora.in_columns), adapters = as + thin(s.lora.out_columns);
@@ -30,6 +32,12 @@ LayerOperations BlockOperations(const LayerShape& s) {
   // What enters adapters is read by them, too, and what they add to is written twice and read once more.
   const int64_t adapters_columns = s.lora.in_columns * (s.lora.dropout > 0 ? 3 : 1) + 2 * s.lora.out_columns;
   operations.bytes = static_cast<double>(s.act_bytes()) * rows * static_cast<double>(columns + adapters_columns);
+  if (s.experts.are_on()) {  // rows that are gathered and summed, and each expert's weights, whatever rows it has
+    operations.bytes +=
+        static_cast<double>(s.act_bytes()) * (routed - 1) * rows * static_cast<double>(3 * s.up_width());
+    operations.bytes += static_cast<double>(s.act_bytes()) * routed * rows * static_cast<double>(6 * s.C);
+    operations.bytes += static_cast<double>(s.act_bytes() * s.experts.num * s.C * (s.up_width() + s.F));
+  }
   return operations;
 }
 

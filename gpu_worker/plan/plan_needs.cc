@@ -43,9 +43,7 @@ absl::Status CheckPass(const PlanRequest& request) {
 PlanNeeds NeedsOf(const PlanRequest& request) {
   const ModelSpec& model = *request.model;
   const RunConfig& run = *request.run;
-  const LayerShape shape =
-      MakeLayerShape(model, {.micro_batch = run.batch.micro_batch, .has_documents = run.data.has_documents()},
-                     run.precision.wire, request.kernels.compute_dtype);
+  const LayerShape shape = MakeLayerShape(model, run, request.kernels.compute_dtype);
   PlanNeeds needs;
   for (const LayerSpec& layer : model.layers) {
     const LayerSizes sizes = SizesOf(model, layer, shape, request.kernels);

@@ -74,11 +74,6 @@ LayerTimes TimesOf(const Profile& profile, const ModelSpec& model, LayerKind kin
   return times;
 }
 
-LayerShape ShapeOf(const ModelSpec& model, const RunConfig& run, const KernelSizes& kernels) {
-  return MakeLayerShape(model, {.micro_batch = run.batch.micro_batch, .has_documents = run.data.has_documents()},
-                        run.precision.wire, kernels.compute_dtype);
-}
-
 // Of the update of one element: its wire form, rest and moments, read and written; contributions are read beside. LAMB
 // reads the master and the moments once more before.
 double UpdateBytes(const RunConfig& run) {
@@ -165,7 +160,7 @@ class StepSeconds {
         model_(model),
         link_(link),
         group_(group != nullptr ? std::optional(*group) : std::nullopt),
-        shape_(ShapeOf(model, run, kernels)),
+        shape_(MakeLayerShape(model, run, kernels.compute_dtype)),
         gradients_(run.precision.gradients) {
     for (size_t i = 0; i < kLayerKinds.size(); ++i) times_[i] = TimesOf(profile, model, kLayerKinds[i], shape_);
     for (const LayerSpec& layer : model.layers) {
@@ -314,9 +309,10 @@ bool HaveSameTimes(LayerKind kind, const LayerShape& a, const LayerShape& b) {
     return std::tuple(s.B, s.T, s.C, s.act_bytes(), SizeOf(s.wire), s.has_documents, s.residual_dropout > 0);
   };
   const auto of_block = [](const LayerShape& s) {
-    return std::tuple(s.H, s.kv_heads, s.D, s.F, s.is_causal, s.is_gated, s.is_rotary, s.has_qk_norm, s.window,
-                      s.attention_dropout > 0, s.lora.rank, s.lora.in_columns, s.lora.out_columns, s.lora.down_columns,
-                      s.lora.frozen_elems, s.lora.dropout > 0, s.quantized_elems, s.quantized_format);
+    return std::tuple(s.H, s.kv_heads, s.D, s.F, s.experts.num, s.experts.per_token, s.is_causal, s.is_gated,
+                      s.is_rotary, s.has_qk_norm, s.window, s.attention_dropout > 0, s.lora.rank, s.lora.in_columns,
+                      s.lora.out_columns, s.lora.down_columns, s.lora.frozen_elems, s.lora.dropout > 0,
+                      s.quantized_elems, s.quantized_format);
   };
   if (of_all(a) != of_all(b)) return false;
   if (kind == LayerKind::kBlock) return of_block(a) == of_block(b);
@@ -380,7 +376,7 @@ Profile BesideOthers(Profile profile, LinkKind link, int workers) {
 }
 
 bool HasExactTimes(const Profile& profile, const ModelSpec& model, const RunConfig& run, const KernelSizes& kernels) {
-  const LayerShape shape = ShapeOf(model, run, kernels);
+  const LayerShape shape = MakeLayerShape(model, run, kernels.compute_dtype);
   return std::all_of(kLayerKinds.begin(), kLayerKinds.end(), [&](LayerKind kind) {
     return std::any_of(profile.layers.begin(), profile.layers.end(), [&](const LayerTimes& times) {
       return times.kind == kind && IsWhole(times, model) && HaveSameTimes(kind, times.shape, shape);

@@ -129,8 +129,7 @@ class Measurement {
 
   // What layers and copies work on.
   absl::Status SetUpWork() {
-    shape_ = MakeLayerShape(model_, {.micro_batch = run_.batch.micro_batch, .has_documents = run_.data.has_documents()},
-                            run_.precision.wire, device_->properties().compute_dtype);
+    shape_ = MakeLayerShape(model_, run_, device_->properties().compute_dtype);
     EPS_ASSIGN_OR_RETURN(PassMemory memory, PassMemory::New(*device_, plan_, shape_, run_.batch.micro_batches));
     memory_ = std::move(memory);
     EPS_RETURN_IF_ERROR(FillArena());

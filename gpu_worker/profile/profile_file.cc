@@ -27,7 +27,8 @@ std::string Name(size_t activity) { return std::string(ActivityName(static_cast<
 constexpr double kSlowest = 1, kFastest = 1e18;  // bytes a second
 constexpr double kLongest = 1e6;                 // seconds
 constexpr double kMostElems = 0x1p53;            // a whole number still
-constexpr double kWidest = 1 << 30;              // of each size of a shape: as RunSpecs have it
+constexpr double kMostExperts = 1024;
+constexpr double kWidest = 1 << 30;  // of each size of a shape: as RunSpecs have it
 constexpr std::array<std::pair<const char*, double Profile::*>, 5> kSpeeds = {{
     {"gradient_bytes_per_second", &Profile::gradient_bytes_per_second},
     {"in_bytes_per_second", &Profile::in_bytes_per_second},
@@ -74,6 +75,12 @@ constexpr std::array<std::pair<const char*, int64_t LoraShape::*>, 5> kLoraSizes
     {"down_columns", &LoraShape::down_columns},
     {"frozen_elems", &LoraShape::frozen_elems},
 }};
+// A member of a block's shape that has experts.
+constexpr char kExperts[] = "experts";
+constexpr std::array<std::pair<const char*, int64_t ExpertsShape::*>, 2> kExpertsSizes = {{
+    {"num", &ExpertsShape::num},
+    {"per_token", &ExpertsShape::per_token},
+}};
 constexpr std::array<std::pair<const char*, bool LayerShape::*>, 6> kTraits = {{
     {"causal", &LayerShape::is_causal},
     {"gated", &LayerShape::is_gated},
@@ -111,6 +118,9 @@ Json LayerToJson(const LayerTimes& times) {
   if (times.kind == LayerKind::kBlock && times.shape.lora.rank > 0) {
     for (const auto& [name, field] : kLoraSizes) shape[kLora][name] = times.shape.lora.*field;
     shape[kLora]["dropout"] = times.shape.lora.dropout;
+  }
+  if (times.kind == LayerKind::kBlock && times.shape.experts.are_on()) {
+    for (const auto& [name, field] : kExpertsSizes) shape[kExperts][name] = times.shape.experts.*field;
   }
   Json layer = {{"layer", std::string(LayerKindName(times.kind))}, {"shape", std::move(shape)}};
   for (const auto& [name, field] : kTimes) layer[name] = times.*field;
@@ -208,6 +218,13 @@ absl::StatusOr<LayerTimes> LayerFromJson(const Json& json, size_t index) {
         shape->contains(kQuantizedFormat) ? of.ReadQuantizedFormat(*shape, kQuantizedFormat) : QuantizedFormat::kMxInt8;
   }
   EPS_RETURN_IF_ERROR(of.status());
+  if (shape->contains(kExperts)) {
+    Reader of_experts(absl::StrCat("layers[", index, "].shape.", kExperts, "."));
+    for (const auto& [name, field] : kExpertsSizes) {
+      times.shape.experts.*field = of_experts.Integer(shape->at(kExperts), name, 1, kMostExperts);
+    }
+    EPS_RETURN_IF_ERROR(of_experts.status());
+  }
   if (!shape->contains(kLora)) return times;
   Reader of_lora(absl::StrCat("layers[", index, "].shape.", kLora, "."));
   for (const auto& [name, field] : kLoraSizes) {

@@ -425,9 +425,7 @@ absl::StatusOr<std::unique_ptr<RelayExecutor>> RelayExecutor::Create(Options opt
             options.transport != nullptr);
   EPS_ASSIGN_OR_RETURN(ArenaMap arena, MapArena(options.plan, *options.device));
   const RunConfig& run = *options.run;
-  const LayerShape shape =
-      MakeLayerShape(*options.model, {.micro_batch = run.batch.micro_batch, .has_documents = run.data.has_documents()},
-                     run.precision.wire, options.device->properties().compute_dtype);
+  const LayerShape shape = MakeLayerShape(*options.model, run, options.device->properties().compute_dtype);
   if (arena.rotary_table != nullptr) {
     EPS_RETURN_IF_ERROR(FillRotaryTable(options.model->config, arena.rotary_table, *options.device));
   }

@@ -293,11 +293,14 @@ TEST_F(RelayExecutorTest, OnCudaFusedAttentionGivesTheGradientsAndTheSameBits) {
 
 // In 16 bits attention is the library's: a window of Llama's, documents of the classifier's, dropout of all.
 TEST_F(RelayExecutorTest, OfOtherFamiliesNoChoiceOfThePlanNorOfWorkersChangesABit) {
-  const std::vector<RunConfig> runs = {LlamaRun(Dtype::kBf16), BertRun(Dtype::kBf16), ClassifierRun(Dtype::kBf16)};
-  for (const auto& [run, cuda] :
-       {std::pair(runs[0], std::optional<Dtype>()), std::pair(runs[0], std::optional(Dtype::kBf16)),
-        std::pair(runs[1], std::optional<Dtype>()), std::pair(runs[1], std::optional(Dtype::kBf16)),
-        std::pair(runs[2], std::optional<Dtype>()), std::pair(runs[2], std::optional(Dtype::kBf16))}) {
+  for (const auto& [run, cuda] : {std::pair(LlamaRun(Dtype::kBf16), std::optional<Dtype>()),
+                                  std::pair(LlamaRun(Dtype::kBf16), std::optional(Dtype::kBf16)),
+                                  std::pair(ExpertsRun(Dtype::kBf16), std::optional<Dtype>()),
+                                  std::pair(ExpertsRun(Dtype::kBf16), std::optional(Dtype::kBf16)),
+                                  std::pair(BertRun(Dtype::kBf16), std::optional<Dtype>()),
+                                  std::pair(BertRun(Dtype::kBf16), std::optional(Dtype::kBf16)),
+                                  std::pair(ClassifierRun(Dtype::kBf16), std::optional<Dtype>()),
+                                  std::pair(ClassifierRun(Dtype::kBf16), std::optional(Dtype::kBf16))}) {
     Use(run);
     const StepOutcome want = RunStep({.cuda = cuda});
     ExpectSameBits(want, RunStep({.inner = InnerPolicy::kKeep, .cuda = cuda}), "keep");

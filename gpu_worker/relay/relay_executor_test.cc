@@ -238,7 +238,8 @@ TEST_F(RelayExecutorTest, CudaGivesTheGradientsOfTheWholeModel) {
 
 // The cpu device's gradients are held against PyTorch (tests/reference); the cuda device's against the cpu's.
 TEST_F(RelayExecutorTest, OnCudaModelsOfOtherFamiliesHaveTheGradientsOfTheCpu) {
-  std::vector<RunConfig> runs = {LlamaRun(Dtype::kF32), BertRun(Dtype::kF32), ClassifierRun(Dtype::kF32)};
+  std::vector<RunConfig> runs = {LlamaRun(Dtype::kF32), ExpertsRun(Dtype::kF32), BertRun(Dtype::kF32),
+                                 ClassifierRun(Dtype::kF32)};
   for (RunConfig run : {LlamaRun(Dtype::kF32), BertRun(Dtype::kF32), SmallRun()}) {
     run.model.lora = {.rank = 5, .alpha = 2, .dropout = 0.2};
     if (run.model.family == ModelFamily::kGpt2) run.model.residual_dropout = 0.1;

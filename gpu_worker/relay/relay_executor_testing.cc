@@ -113,6 +113,9 @@ std::vector<RunConfig> QuantizedRuns(Dtype dtype) {
   // A table of fewer elements than a block, and of more bytes where the wire has 32 bits.
   tables.model.vocab = tables.model.d_model * 11;
   add(tables, {"transformer.h.*"});
+  RunConfig experts = ExpertsRun(dtype);
+  experts.model.lora = {.rank = 2, .alpha = 2};
+  add(experts, {"!*.gate.weight"}, QuantizedFormat::kNf4);
   // Blocks of one kind, of all kinds, and that train.
   add(SmallRun(dtype), {"transformer.h.0.*", "transformer.h.1.attn.*", "!*.h.1.attn.c_proj.weight"},
       QuantizedFormat::kNf4);
@@ -133,6 +136,14 @@ RunConfig LlamaRun(Dtype dtype) {
   run.model.rotary.theta = 100;
   run.model.attention_dropout = 0.1;
   run.model.init_seed = 11;
+  return run;
+}
+
+RunConfig ExpertsRun(Dtype dtype) {
+  RunConfig run = LlamaRun(dtype);
+  run.model.sliding_window = 0;
+  run.model.d_ff = 16;
+  run.model.experts = {.num = 6, .per_token = 2, .balance = 0.5};
   return run;
 }
 

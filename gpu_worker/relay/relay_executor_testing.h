@@ -56,6 +56,9 @@ std::vector<RunConfig> QuantizedRuns(Dtype dtype);
 
 RunConfig LlamaRun(Dtype dtype);
 
+// The same without a window, and with experts.
+RunConfig ExpertsRun(Dtype dtype);
+
 RunConfig BertRun(Dtype dtype);
 
 // Of padded samples, so that attention has documents.

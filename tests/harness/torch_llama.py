@@ -1,4 +1,5 @@
-"""The Llama family in plain PyTorch, as Hugging Face's Llama, Mistral, Qwen2 and Qwen3 compute it. For tests."""
+"""The Llama family in plain PyTorch, as Hugging Face's Llama, Mistral, Mixtral, Qwen2 and Qwen3 compute it, the last with
+experts too. For tests."""
 
 import math
 
@@ -10,9 +11,34 @@ def head_dim(config):
     return config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]
 
 
+def expert_names(config):
+    """Of the router, and of an expert's modules: gate, up and down."""
+    if config["model_type"] == "mixtral":
+        return "block_sparse_moe.gate", "block_sparse_moe.experts.{}.", ("w1", "w3", "w2")
+    return "mlp.gate", "mlp.experts.{}.", ("gate_proj", "up_proj", "down_proj")
+
+
+def num_experts(config):
+    return config.get("num_local_experts") or config.get("num_experts") or 0
+
+
+def mlp_shapes(h, config):
+    d = config["hidden_size"]
+    if not num_experts(config):
+        ff = config["intermediate_size"]
+        return {h + "mlp.gate_proj.weight": (ff, d), h + "mlp.up_proj.weight": (ff, d), h + "mlp.down_proj.weight": (d, ff)}
+    router, expert, (gate, up, down) = expert_names(config)
+    ff = config.get("moe_intermediate_size") or config["intermediate_size"]
+    result = {h + router + ".weight": (num_experts(config), d)}
+    for e in range(num_experts(config)):
+        prefix = h + expert.format(e)
+        result.update({f"{prefix}{gate}.weight": (ff, d), f"{prefix}{up}.weight": (ff, d), f"{prefix}{down}.weight": (d, ff)})
+    return result
+
+
 def shapes(config):
     """Of each tensor, by its name."""
-    d, ff, vocab, size = config["hidden_size"], config["intermediate_size"], config["vocab_size"], head_dim(config)
+    d, vocab, size = config["hidden_size"], config["vocab_size"], head_dim(config)
     q, kv = config["num_attention_heads"] * size, config["num_key_value_heads"] * size
     has_qkv_bias = config["model_type"] == "qwen2" or config.get("attention_bias")
     result = {"model.embed_tokens.weight": (vocab, d), "model.norm.weight": (d,)}
@@ -21,15 +47,14 @@ def shapes(config):
     for i in range(config["num_hidden_layers"]):
         h = f"model.layers.{i}."
         result.update({h + "input_layernorm.weight": (d,), h + "post_attention_layernorm.weight": (d,),
-                       h + "mlp.gate_proj.weight": (ff, d), h + "mlp.up_proj.weight": (ff, d),
-                       h + "mlp.down_proj.weight": (d, ff), h + "self_attn.o_proj.weight": (d, q)})
+                       h + "self_attn.o_proj.weight": (d, q), **mlp_shapes(h, config)})
         for name, width in (("q", q), ("k", kv), ("v", kv)):
             result[h + f"self_attn.{name}_proj.weight"] = (width, d)
             if has_qkv_bias:
                 result[h + f"self_attn.{name}_proj.bias"] = (width,)
         if config.get("attention_bias"):
             result[h + "self_attn.o_proj.bias"] = (d,)
-        if config["model_type"] == "qwen3":
+        if config["model_type"] in ("qwen3", "qwen3_moe"):
             result.update({h + "self_attn.q_norm.weight": (size,), h + "self_attn.k_norm.weight": (size,)})
     return result
 
@@ -107,7 +132,38 @@ def attention(q, k, v, window):
     return F.softmax(scores.masked_fill(~seen, float("-inf")), dim=-1) @ v
 
 
-def block(w, i, x, config):
+def experts(w, h, y, config, routed):
+    """Rows y (B, T, d) through those that they are routed to; (probabilities, chosen) is added to the list `routed`."""
+    router, expert, (gate, up, down) = expert_names(config)
+    rows = y.flatten(0, 1)
+    probabilities = F.softmax(F.linear(rows, w[h + router + ".weight"]), -1)
+    weights, chosen = probabilities.topk(config["num_experts_per_tok"], -1)
+    routed.append((probabilities, chosen))
+    if config["model_type"] == "mixtral" or config.get("norm_topk_prob"):
+        weights = weights / weights.sum(-1, keepdim=True)
+    result = torch.zeros_like(rows)
+    for e in range(num_experts(config)):
+        prefix = h + expert.format(e)
+        token, place = torch.where(chosen == e)
+        x = rows[token]
+        x = F.silu(F.linear(x, w[f"{prefix}{gate}.weight"])) * F.linear(x, w[f"{prefix}{up}.weight"])
+        result = result.index_add(0, token, F.linear(x, w[f"{prefix}{down}.weight"]) * weights[token, place, None])
+    return result.view_as(y)
+
+
+def imbalance(routed, rows):
+    """Switch Transformers' (arXiv:2101.03961) eq. 4 to 6 without alpha, over parts of so many rows, their mean; summed over
+    layers."""
+    total = 0
+    for probabilities, chosen in routed:
+        num = probabilities.shape[1]
+        parts = [num * (F.one_hot(c, num).double().mean((0, 1)) * p.mean(0)).sum()
+                 for p, c in zip(probabilities.split(rows), chosen.split(rows))]
+        total = total + sum(parts) / len(parts)
+    return total
+
+
+def block(w, i, x, config, routed):
     h, eps, size = f"model.layers.{i}.", config["rms_norm_eps"], head_dim(config)
     B, T, _ = x.shape
 
@@ -125,14 +181,17 @@ def block(w, i, x, config):
     o = attention(q, k, heads(linear(y, "self_attn.v_proj")), config.get("sliding_window"))
     x = x + linear(o.transpose(1, 2).reshape(B, T, -1), "self_attn.o_proj")
     y = rms_norm(x, w[h + "post_attention_layernorm.weight"], eps)
+    if num_experts(config):
+        return x + experts(w, h, y, config, routed)
     return x + linear(F.silu(linear(y, "mlp.gate_proj")) * linear(y, "mlp.up_proj"), "mlp.down_proj")
 
 
-def logits(w, tokens, config):
-    """(B, T, vocab)."""
+def logits(w, tokens, config, routed=None):
+    """(B, T, vocab). routed: a list, which gets what `experts` gives it of each layer."""
+    routed = [] if routed is None else routed
     x = F.embedding(tokens, w["model.embed_tokens.weight"])
     for i in range(config["num_hidden_layers"]):
-        x = block(w, i, x, config)
+        x = block(w, i, x, config, routed)
     x = rms_norm(x, w["model.norm.weight"], config["rms_norm_eps"])
     return F.linear(x, w.get("lm_head.weight", w["model.embed_tokens.weight"]))
 

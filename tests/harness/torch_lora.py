@@ -17,10 +17,11 @@ def is_adapter(name):
 
 
 def modules(weights, targets):
-    """Of the blocks' products that `targets` name by their last parts, or of all. `weights` are those without
-    adapters."""
+    """Of the blocks' products that `targets` name by their last parts, or of all, but for experts and their routers.
+    `weights` are those without adapters."""
     blocks = [name.removesuffix(".weight") for name, value in weights.items()
-              if value.dim() == 2 and re.search(r"\.(h|layers?)\.\d", name)]
+              if value.dim() == 2 and re.search(r"\.(h|layers?)\.\d", name)
+              and not re.search(r"\.experts\.|\.gate\.", name)]
     return [module for module in blocks if not targets or any(f".{module}".endswith(f".{t}") for t in targets)]
 
 

@@ -30,6 +30,10 @@ def relative(got, expected):
 
 
 class GradientsTest(TorchReference):
+    def setUp(self):
+        super().setUp()
+        self.routed = []  # of the logits that were computed last
+
     def logits(self, w, tokens):
         if self.lora:
             w = torch_lora.merged(w, **self.lora)
@@ -37,7 +41,8 @@ class GradientsTest(TorchReference):
             return torch_gpt2.logits(w, tokens, self.config["n_layer"], self.config["n_head"])
         if self.config["model_type"] == "bert":
             return torch_bert.logits(w, tokens, self.config)
-        return torch_llama.logits(w, tokens, self.config)
+        self.routed.clear()
+        return torch_llama.logits(w, tokens, self.config, self.routed)
 
     def check(self, name, worst):
         """Of what each part of the model is off by; one by one, as max() may pass over a NaN."""
@@ -67,7 +72,7 @@ class GradientsTest(TorchReference):
         got = safetensors_file.read(latest_checkpoint(out) / "optimizer.safetensors")
 
         loss = torch.nn.functional.cross_entropy(exact.flatten(0, 1), self.labels.flatten())
-        loss.backward()
+        (loss + self.balance * torch_llama.imbalance(self.routed, MICRO_BATCH * self.context)).backward()
         expected = {key: value.grad.numpy() for key, value in self.exact_weights.items() if value.requires_grad}
         for key in [key for key in expected if key.endswith("self.key.bias")]:  # it adds the same to all of a row's scores
             self.assertLess(np.linalg.norm(got.pop(f"exp_avg.{key}")), 1e-6)
@@ -100,9 +105,11 @@ class GradientsTest(TorchReference):
         return self.check(name, {f"logits after {i + 1} tokens": relative(tap.logits[i], expected[i])
                                  for i in range(context)})
 
-    def compare(self, name, config, context, vocab, weights, *args, lora=None):
-        """lora: adapters, beside which all else is frozen."""
-        self.config, self.lora = config, lora
+    def compare(self, name, config, context, vocab, weights, *args, lora=None, balance=0):
+        """lora: adapters, beside which all else is frozen. balance: of experts."""
+        self.config, self.lora, self.balance = config, lora, balance
+        if balance:
+            args += ("--set", f"model.experts.balance={balance}")
         if lora:
             config = {**config, "eps_lora": lora}
             weights = {**weights, **torch_lora.random_adapters(weights, lora["rank"], lora.get("targets", ()))}
@@ -172,6 +179,24 @@ class GradientsTest(TorchReference):
         self.llama("qwen3", {
             "model_type": "qwen3", "hidden_size": 33, "num_attention_heads": 10, "num_key_value_heads": 5, "head_dim": 18,
             "intermediate_size": 83, "max_position_embeddings": 43, "vocab_size": 311, "tie_word_embeddings": True})
+
+    def test_mixtral_of_odd_shapes_with_a_window_and_balanced_experts(self):
+        self.llama("mixtral", {
+            "model_type": "mixtral", "hidden_size": 33, "num_attention_heads": 6, "num_key_value_heads": 3, "head_dim": 10,
+            "intermediate_size": 19, "num_local_experts": 7, "num_experts_per_tok": 2, "max_position_embeddings": 37,
+            "vocab_size": 307, "sliding_window": 11}, balance=0.3)
+
+    def test_qwen3_with_experts_of_one_product_and_their_probabilities_as_they_are(self):
+        self.llama("qwen3_moe", {
+            "model_type": "qwen3_moe", "hidden_size": 32, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 18,
+            "moe_intermediate_size": 24, "num_experts": 12, "num_experts_per_tok": 4, "norm_topk_prob": False,
+            "max_position_embeddings": 41, "vocab_size": 281}, "--set", "relay.inner=RECOMPUTE", "--workers", 2, balance=0.1)
+
+    def test_qwen3_with_experts_and_adapters(self):
+        self.llama("qwen3_moe-lora", {
+            "model_type": "qwen3_moe", "hidden_size": 33, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 18,
+            "moe_intermediate_size": 21, "num_experts": 6, "num_experts_per_tok": 2, "norm_topk_prob": True,
+            "max_position_embeddings": 29, "vocab_size": 281}, lora={"rank": 5, "alpha": 7})
 
     def test_bert_of_odd_heads(self):
         self.bert("bert", {"hidden_size": 51, "num_attention_heads": 3, "intermediate_size": 101,
