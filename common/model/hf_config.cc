@@ -141,12 +141,15 @@ absl::Status CheckSaysAll(const ModelConfig& config) {
   const json type = family.to_json(config)["model_type"];
   if (family.own_model_type.empty() || type != json(family.own_model_type)) return absl::OkStatus();
   const auto flag = [](bool value) { return value ? "true" : "false"; };
+  const std::string experts =
+      config.experts.are_on() ? absl::StrCat(", model.experts.normalize: ", flag(config.experts.normalizes)) : "";
   return absl::InvalidArgumentError(
       absl::StrCat("model.out_bias: ", flag(config.out_bias), ", model.qkv_bias: ", flag(config.qkv_bias),
                    ", model.qk_norm: ", flag(config.qk_norm), ", model.sliding_window: ", config.sliding_window,
-                   ": no other program has this mix, and its config.json is of model_type ", type.dump(),
+                   experts, ": no other program has this mix, and its config.json is of model_type ", type.dump(),
                    ", which this one alone reads. Others have out_bias only with qkv_bias; with qk_norm both or "
-                   "neither; without it both only without a window"));
+                   "neither; without it both only without a window",
+                   experts.empty() ? "" : ", and beside experts neither, with experts.normalize"));
 }
 
 std::string ModelConfigToJson(const ModelConfig& config) {

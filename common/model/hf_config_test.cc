@@ -89,10 +89,11 @@ TEST(HfConfigTest, AComputationThatIsNotOursIsRefusedByKey) {
 }
 
 TEST(HfConfigTest, AnotherModelIsRefused) {
-  EXPECT_THAT(
-      ModelConfigFromJson(R"({"model_type":"t5","n_layer":2,"n_embd":8,"n_head":2,"n_positions":5,
+  EXPECT_THAT(ModelConfigFromJson(R"({"model_type":"t5","n_layer":2,"n_embd":8,"n_head":2,"n_positions":5,
                                      "vocab_size":9})"),
-      StatusIs(kInvalid, "model_type: \"t5\", must be one of \"gpt2\", \"llama\", \"mistral\", \"mixtral\", \"qwen2\", \"qwen3\", \"qwen3_moe\""));
+              StatusIs(kInvalid,
+                       "model_type: \"t5\", must be one of \"gpt2\", \"llama\", \"mistral\", \"mixtral\", \"qwen2\", "
+                       "\"qwen3\", \"qwen3_moe\""));
   EXPECT_THAT(ModelConfigFromJson(R"({"n_layer":2,"n_embd":8,"n_head":2,"n_positions":5,"vocab_size":9})"),
               StatusIs(kInvalid, "model_type: missing"));
 }

@@ -169,9 +169,11 @@ TEST(LoraTest, TargetsAreWhatNamesOfModulesEndWith) {
 TEST(LoraTest, ATargetThatNamesNoProductIsRefusedWithTheNamesThatThereAre) {
   for (const std::string target : {"proj", "q_proj", "wte", "ln_1", "c_fc.weight", ".c_fc", "h.2.mlp.c_fc"}) {
     EXPECT_THAT(BuildModel(OfFamily(ModelFamily::kGpt2, {.rank = 1, .alpha = 1, .targets = {"c_fc", target}})),
-                StatusIs(kInvalid, absl::StrCat("model.lora.targets: \"", target,
-                                                "\" names no product of the blocks that may have an adapter; names end with c_attn, c_fc, "
-                                                "c_proj")));
+                StatusIs(kInvalid,
+                         absl::StrCat(
+                             "model.lora.targets: \"", target,
+                             "\" names no product of the blocks that may have an adapter; names end with c_attn, c_fc, "
+                             "c_proj")));
   }
 }
 

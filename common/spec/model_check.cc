@@ -171,8 +171,8 @@ absl::Status RequireShape(const proto::Model& model) {
   return absl::OkStatus();
 }
 
-// Of what the Llama family has: how it is trained, which no folder says.
-bool IsBalanceAlone(const proto::Model& model) {
+// But for how experts are trained, which no folder says.
+bool SaysNoLlamaShape(const proto::Model& model) {
   proto::Model shape = model;
   shape.mutable_experts()->clear_balance();
   if (shape.experts().ByteSizeLong() == 0) shape.clear_experts();
@@ -188,7 +188,7 @@ absl::Status RefuseShapeBesideFrom(const proto::Model& model, ModelFamily family
                                         {"context", model.has_context() && family == ModelFamily::kGpt2},
                                         {"vocab", model.has_vocab()},
                                         {"layer_norm_eps", model.has_layer_norm_eps()}});
-  if (field.empty() && !IsBalanceAlone(model)) field = FirstOfLlama(model);
+  if (field.empty() && !SaysNoLlamaShape(model)) field = FirstOfLlama(model);
   if (field.empty()) field = FirstOfBoth(model);
   if (field.empty() && model.has_types()) field = "types";
   if (field.empty()) return RefuseOtherFamilies(model, family);

@@ -55,6 +55,30 @@ TEST_F(RunConfigTest, AModelOfTheLlamaFamilyIsReadWithItsDefaults) {
   EXPECT_THAT(ParseRunConfig(SerializeRunConfig(config)), IsOkAndHolds(config));
 }
 
+TEST_F(RunConfigTest, ExpertsAreReadWithTheirDefaultsAndKept) {
+  const std::string base = std::string(kSmall);
+  const std::vector<FieldOverride> llama = {{"model.family", "LLAMA"}, {"model.d_ff", "20"}};
+  const auto with = [&](std::vector<FieldOverride> more) {
+    more.insert(more.begin(), llama.begin(), llama.end());
+    return more;
+  };
+  RunConfig config = MustLoad(base, with({{"model.experts.num", "4"}, {"model.experts.per_token", "2"}}));
+  EXPECT_EQ(config.model.experts, (ExpertsConfig{.num = 4, .per_token = 2}));
+  EXPECT_THAT(ParseRunConfig(SerializeRunConfig(config)), IsOkAndHolds(config));
+  config = MustLoad(base, with({{"model.experts.num", "4"},
+                                {"model.experts.per_token", "1"},
+                                {"model.experts.normalize", "false"},
+                                {"model.experts.balance", "0.01"}}));
+  EXPECT_EQ(config.model.experts, (ExpertsConfig{.num = 4, .per_token = 1, .normalizes = false, .balance = 0.01}));
+  EXPECT_THAT(ParseRunConfig(SerializeRunConfig(config)), IsOkAndHolds(config));
+  EXPECT_THAT(Load(base, with({{"model.experts.num", "4"}})), StatusIs(kInvalid, "model.experts.per_token: missing"));
+  EXPECT_THAT(Load(base, with({{"model.experts.balance", "1"}})), StatusIs(kInvalid, "model.experts.num: missing"));
+  EXPECT_THAT(Load(base, with({{"model.experts.num", "4"}, {"model.experts.per_token", "5"}})),
+              StatusIs(kInvalid, "model.experts.per_token: 5, must be between 1 and 4"));
+  EXPECT_THAT(Load(base, {{"model.experts.num", "4"}, {"model.experts.per_token", "2"}}),
+              StatusIs(kInvalid, "model.experts: given, but it is of family: LLAMA"));
+}
+
 TEST_F(RunConfigTest, EachScalingOfPositionsHasItsOwnFields) {
   const auto overrides = [](std::vector<FieldOverride> more) {
     more.insert(more.begin(), {{"model.family", "LLAMA"}, {"model.d_ff", "20"}, {"model.rope_scaling.factor", "4"}});
@@ -274,6 +298,27 @@ TEST_F(RunConfigTest, AShapeBesideAFolderIsRefused) {
     EXPECT_THAT(Load(kFrom, {{"model." + field, "2"}}),
                 StatusIs(kInvalid, "model." + field + ": given beside model.from"));
   }
+}
+
+TEST_F(RunConfigTest, BesideAFolderExpertsMayBeBalancedAndNothingElse) {
+  ModelConfig model = {.family = ModelFamily::kLlama, .num_layers = 1, .d_model = 8, .num_heads = 2};
+  model.context = model.max_positions = 5;
+  model.vocab = 256;
+  model.num_kv_heads = 2;
+  model.d_head = 4;
+  model.d_ff = 6;
+  WriteHfFolder(ModelConfigToJson(model));
+  EXPECT_THAT(Load(kFrom, {{"model.experts.balance", "0.1"}}),
+              StatusIs(kInvalid, "model.experts: given, and model.from has none"));
+  model.experts = {.num = 3, .per_token = 2};
+  WriteHfFolder(ModelConfigToJson(model));
+  EXPECT_EQ(MustLoad(kFrom).model.experts, model.experts);
+  model.experts.balance = 0.1;
+  const RunConfig config = MustLoad(kFrom, {{"model.experts.balance", "0.1"}});
+  EXPECT_EQ(config.model.experts, model.experts);
+  EXPECT_THAT(ParseRunConfig(SerializeRunConfig(config)), IsOkAndHolds(config));
+  EXPECT_THAT(Load(kFrom, {{"model.experts.per_token", "1"}}),
+              StatusIs(kInvalid, "model.experts: given beside model.from"));
 }
 
 // ---- names of classes
