@@ -155,6 +155,7 @@ struct BlockWork {
             .linear = linear,
             .logits = Inner(in.router),
             .up = Inner(in.up),
+            .balance = a.expert_balance,
             .routing = routing.At(a.scratch),
             .rows = Scratch(rows),
             .hidden = Scratch(hidden),

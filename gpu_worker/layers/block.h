@@ -50,6 +50,8 @@ struct BlockArgs {
   // Backward: whether the gradients of weights are written rather than added to, whatever lay there. The rest
   // (ZeroedGradientRanges) is added to either way, and must be zero before a vnode's first micro-batch.
   bool starts_gradient = false;
+  // Backward, with experts: what the balance of the micro-batch's load counts (RouteBackwardArgs).
+  double expert_balance = 0;
   Documents documents;                  // of the micro-batch
   const float* rotary_table = nullptr;  // of RotaryArgs; null where the family has no rotary positions
   void* inner = nullptr;                // BlockInner

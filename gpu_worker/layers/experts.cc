@@ -134,7 +134,7 @@ void ExpertsContext::BackwardUp(const BackwardArrays& arrays, const void* x, voi
                          .normalizes = shape.experts.normalizes,
                          .routing = routing,
                          .dweight = arrays.d_weight,
-                         .balance = shape.experts.balance,
+                         .balance = balance,
                          .dlogits = arrays.d_logits});
   const LinearGradient of_router = linear.GradientOf(offsets.router, arrays.d_logits, shape.experts.num);
   linear.BackwardWeights(offsets.router, x, of_router, gradient);

@@ -33,6 +33,7 @@ struct ExpertsContext {
   const LinearContext& linear;
   void* logits = nullptr;  // act (M, num); of the inner slot, as is
   void* up = nullptr;      // act (R, up_width): before SwiGLU
+  double balance = 0;      // of RouteBackwardArgs
   Routing routing;         // scratch
   void* rows = nullptr;    // act (R, C): scratch
   void* hidden = nullptr;  // act (R, F): scratch

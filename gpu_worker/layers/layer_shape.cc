@@ -29,10 +29,8 @@ LayerShape MakeLayerShape(const ModelSpec& spec, const BatchShape& batch, Dtype 
   shape.num_classes = model.num_classes;
   shape.has_qk_norm = model.qk_norm;
   shape.window = model.sliding_window;
-  shape.experts = {.num = model.experts.num,
-                   .per_token = model.experts.per_token,
-                   .normalizes = model.experts.normalizes,
-                   .balance = model.experts.balance / static_cast<double>(batch.micro_batches_per_step)};
+  shape.experts = {
+      .num = model.experts.num, .per_token = model.experts.per_token, .normalizes = model.experts.normalizes};
   shape.lora = LoraShapeOf(spec);
   for (const BlobSpec& blob : spec.blobs) {
     if (blob.is_quantized()) shape.quantized_elems = std::max(shape.quantized_elems, blob.num_elems);
@@ -49,10 +47,7 @@ LayerShape MakeLayerShape(const ModelSpec& spec, const BatchShape& batch, Dtype 
 }
 
 LayerShape MakeLayerShape(const ModelSpec& model, const RunConfig& run, Dtype compute) {
-  return MakeLayerShape(model,
-                        {.micro_batch = run.batch.micro_batch,
-                         .has_documents = run.data.has_documents(),
-                         .micro_batches_per_step = int64_t{run.batch.virtual_nodes} * run.batch.micro_batches},
+  return MakeLayerShape(model, {.micro_batch = run.batch.micro_batch, .has_documents = run.data.has_documents()},
                         run.precision.wire, compute);
 }
 

@@ -34,7 +34,6 @@ struct LoraShape {
 struct ExpertsShape {
   int64_t num = 0, per_token = 0;  // 0: there are none
   bool normalizes = true;
-  double balance = 0;  // what a micro-batch's counts in the step's: ExpertsConfig::balance over how many there are
 
   bool are_on() const { return num > 0; }
 };
@@ -98,7 +97,6 @@ struct LayerShape {
 struct BatchShape {
   int64_t micro_batch = 1;
   bool has_documents = false;
-  int64_t micro_batches_per_step = 1;
 };
 LayerShape MakeLayerShape(const ModelSpec& model, const BatchShape& batch, Dtype wire, Dtype compute);
 // A run's.

@@ -98,7 +98,7 @@ inline std::vector<LayerCase> Cases() {
       ModelConfig experts = llama, joined_experts = llama;
       experts.qk_norm = joined_experts.qk_norm = true;
       experts.d_ff = 7;
-      experts.experts = {.num = 5, .per_token = 2, .normalizes = dropout > 0, .balance = 0.5};
+      experts.experts = {.num = 5, .per_token = 2, .normalizes = dropout > 0};
       joined_experts.d_ff = 64;
       joined_experts.experts = {.num = 40, .per_token = 3};  // of which some have no token
       ModelConfig bert = {.family = ModelFamily::kBert, .num_layers = 1, .d_model = 10, .num_heads = 2};
@@ -181,6 +181,7 @@ struct BlockInArena {
                  .is_first = true,
                  .weights = weights,
                  .trainable_elems = layer.trainable_elems,
+                 .expert_balance = 0.5,
                  .rotary_table = shape.is_rotary ? arena.TakeRotaryTable(model.config) : nullptr,
                  .inner = arena.Take(sizes.inner_bytes),
                  .scratch = arena.Take(sizes.forward_scratch_bytes)}),

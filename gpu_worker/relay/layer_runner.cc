@@ -140,6 +140,7 @@ BlockArgs LayerRunner::BlockOf(const RelayStep& step, const PassContext& pass) c
           .weights = pass.shape.expands_blocks() ? arena_.expanded : Weights(step, pass),
           .trainable_elems = model_.layer(step.layer).trainable_elems,
           .starts_gradient = step.starts_gradient,
+          .expert_balance = pass.expert_balance,
           .documents = pass.shape.has_documents ? Tokens(step, pass).documents : Documents(),
           .rotary_table = reinterpret_cast<const float*>(arena_.rotary_table),
           .inner = Slot(arena_.inners, step.inner),

@@ -182,6 +182,8 @@ absl::Status RelayExecutorImpl::RunPass(const Assignment& assignment, absl::Span
       .step = assignment.step,
       .vnodes = shape.vnodes,
       .token_scale = assignment.loss_scale / static_cast<double>(std::max<int64_t>(assignment.counted_tokens, 1)),
+      .expert_balance = model_.config.experts.balance * assignment.loss_scale /
+                        static_cast<double>(int64_t{run_.batch.virtual_nodes} * run_.batch.micro_batches),
       .gradients = run_.precision.gradients,
       .training = !evaluates,
       .group = parts};
