@@ -2,7 +2,6 @@
 #define EPS_GPU_WORKER_DEVICE_CUDA_CUDA_KERNELS_H_
 
 #include <cstdint>
-#include <cstdlib>
 
 #include "common/numeric/philox.h"
 #include "common/tensor/dtype.h"
@@ -49,12 +48,6 @@ class CudaKernels : public Kernels {
   void ActivationBackward(const ActivationBackwardArgs& args) override;
   void Swiglu(const SwigluArgs& args) override;
   void SwigluBackward(const SwigluBackwardArgs& args) override;
-  void Route(const RouteArgs&) override { std::abort(); }
-  void RouteBackward(const RouteBackwardArgs&) override { std::abort(); }
-  void GatherRows(const GatherRowsArgs&) override { std::abort(); }
-  void SumRows(const SumRowsArgs&) override { std::abort(); }
-  void ExpertMatMul(const ExpertMatMulArgs&) override { std::abort(); }
-  void ExpertGradient(const ExpertGradientArgs&) override { std::abort(); }
   void Rotary(const RotaryArgs& args) override;
   void ApplyDropout(const DropoutArgs& args) override;
   void ColumnSum(const ColumnSumArgs& args) override;
