@@ -1,6 +1,7 @@
 #ifndef EPS_GPU_WORKER_DEVICE_CUDA_ACT_DISPATCH_H_
 #define EPS_GPU_WORKER_DEVICE_CUDA_ACT_DISPATCH_H_
 
+#include <algorithm>
 #include <cstdint>
 #include <initializer_list>
 
@@ -49,6 +50,13 @@ inline constexpr int kElementThreads = 256;
 // One thread for each pack of `n` elements.
 inline LaunchShape ElementShape(int64_t n) {
   return {.blocks_x = CeilDiv(CeilDiv(n, kPack), kElementThreads), .threads = kElementThreads};
+}
+
+// A thread for each pack of a row; blocks of rows as far as they go.
+inline LaunchShape RowsShape(int64_t M, int64_t N) {
+  LaunchShape shape = ElementShape(N);
+  shape.blocks_y = std::min(M, kMaxBlocksY);
+  return shape;
 }
 
 }  // namespace eps::worker::cuda

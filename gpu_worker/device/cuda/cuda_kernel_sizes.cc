@@ -37,6 +37,8 @@ int64_t EmbeddingBackwardBytes(int64_t M, int64_t, int64_t C) {
   return (scratch.positions + M) * int64_t{sizeof(uint32_t)};
 }
 
+int64_t RouteBytes(int64_t M, int64_t, int64_t K) { return (RouteScratchOf(M * K).weights + M * K) * kF32Bytes; }
+
 int64_t OutsideBytes(const LibraryUse&) { return kMatMulWorkspaceBytes; }
 // At most: the plan does not know which attention it will be, nor how many heads share keys and values and stay together. A
 // sequence is (H, T, T) numbers of 16 bits, T as long as whole tiles, the gradients of each head's keys and values, and
@@ -78,6 +80,13 @@ GatherScratch GatherScratchOf(int64_t M, int64_t C) {
   return scratch;
 }
 
+RouteScratch RouteScratchOf(int64_t R) {
+  RouteScratch scratch;
+  scratch.tile_counts = scratch.orders + 2 * R;
+  scratch.weights = scratch.tile_counts + (R + kSortTile - 1) / kSortTile * kSortDigits;
+  return scratch;
+}
+
 KernelSizes CudaKernelSizes(Dtype act) {
   KernelSizes sizes;
   sizes.compute_dtype = act;
@@ -87,6 +96,7 @@ KernelSizes CudaKernelSizes(Dtype act) {
   sizes.attention = &AttentionBytes;
   sizes.attention_backward = &AttentionBackwardBytes;
   sizes.column_sum = &ColumnSumBytes;
+  sizes.route = &RouteBytes;
   sizes.embedding_tile = kGatherTile;
   sizes.pins_host_memory = true;
   sizes.outside_bytes = SizeOf(act) == 2 ? &OutsideBytesWithFusedAttention : &OutsideBytes;

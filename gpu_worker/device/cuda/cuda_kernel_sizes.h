@@ -20,7 +20,7 @@ inline constexpr int64_t kMatMulWorkspaceBytes = int64_t{32} << 20;
 inline constexpr int64_t kAttentionWorkspaceBytes = int64_t{256} << 20;
 inline constexpr int64_t kMaxAttentionWorkspaceBytes = int64_t{1088} << 20;
 
-// How the embedding's backward sorts positions by their tokens: in tiles, a digit of the token at a time.
+// How positions are sorted by their tokens or experts: in tiles, a digit of the id at a time.
 inline constexpr int64_t kSortTile = 1024;
 inline constexpr int kSortDigitBits = 8;
 inline constexpr uint32_t kSortDigits = 1 << kSortDigitBits;
@@ -37,6 +37,14 @@ struct GatherScratch {
   int64_t positions = 0;    // (M): of each row in its document
 };
 GatherScratch GatherScratchOf(int64_t M, int64_t C);
+
+// The scratch of Route, in elements of 4 bytes from its start, for R = M * K.
+struct RouteScratch {
+  int64_t orders = 0;       // two of (R): indices of (M, K) by expert, before and after a pass of the sort
+  int64_t tile_counts = 0;  // (kSortDigits, tiles of the sort)
+  int64_t weights = 0;      // (M, K): of each token's experts
+};
+RouteScratch RouteScratchOf(int64_t R);
 
 // How a sum over M rows is cut: a block sums each tile of rows, and the partial sums are added in a fixed order. A
 // function of M alone, so the order of the sum is too.

@@ -46,6 +46,14 @@ TEST(CudaKernelSizesTest, TheEmbeddingsScratchHasASumForEachTileBesideTheSort) {
   EXPECT_EQ(CudaKernelSizes(Dtype::kBf16).embedding_tile, kGatherTile);
 }
 
+TEST(CudaKernelSizesTest, ARoutesScratchHasTheSortAndAWeightForEachRoutedRow) {
+  const RouteScratch scratch = RouteScratchOf(3 * 343);
+  EXPECT_EQ(scratch.orders, 0);
+  EXPECT_EQ(scratch.tile_counts, 2 * 1029);
+  EXPECT_EQ(scratch.weights, 2 * 1029 + 2 * 256) << "of two tiles of the sort";
+  EXPECT_EQ(CudaKernelSizes(Dtype::kBf16).route(343, 60, 3), (scratch.weights + 1029) * 4);
+}
+
 TEST(CudaKernelSizesTest, WalksTakeAllRowsAndAreNoMoreThanSumUpFast) {
   for (const int64_t rows : {1, 7, 8, 9, 255, 2048, 4097, 8192, 100003}) {
     for (const int64_t C : {1, 64, 256, 768, 1024, 1032, 2048, 4096, 16384, 65536}) {

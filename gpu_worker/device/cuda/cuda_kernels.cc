@@ -8,6 +8,7 @@
 #include "gpu_worker/device/cuda/device_dropout.h"
 #include "gpu_worker/device/cuda/elementwise.h"
 #include "gpu_worker/device/cuda/embedding.h"
+#include "gpu_worker/device/cuda/experts.h"
 #include "gpu_worker/device/cuda/layer_norm.h"
 #include "gpu_worker/device/cuda/matmul_problem.h"
 #include "gpu_worker/device/cuda/reduction.h"
@@ -15,6 +16,7 @@
 #include "gpu_worker/device/cuda/rotary.h"
 #include "gpu_worker/device/cuda/sdpa_problem.h"
 #include "gpu_worker/device/cuda/softmax.h"
+#include "gpu_worker/device/cuda/swiglu.h"
 #include "gpu_worker/device/dropout_plan.h"
 #include "gpu_worker/device/kernels.h"
 
@@ -146,6 +148,15 @@ void CudaKernels::ActivationBackward(const ActivationBackwardArgs& args) {
 }
 void CudaKernels::Swiglu(const SwigluArgs& args) { cuda::Swiglu(queue_, act_, args); }
 void CudaKernels::SwigluBackward(const SwigluBackwardArgs& args) { cuda::SwigluBackward(queue_, act_, args); }
+void CudaKernels::Route(const RouteArgs& args) {
+  EPS_CHECK(args.K <= args.E && args.E <= kMaxExperts);
+  cuda::Route(queue_, act_, args);
+}
+void CudaKernels::RouteBackward(const RouteBackwardArgs& args) { cuda::RouteBackward(queue_, act_, args); }
+void CudaKernels::GatherRows(const GatherRowsArgs& args) { cuda::GatherRows(queue_, act_, args); }
+void CudaKernels::SumRows(const SumRowsArgs& args) { cuda::SumRows(queue_, act_, args); }
+void CudaKernels::ExpertMatMul(const ExpertMatMulArgs& args) { cuda::ExpertMatMul(queue_, act_, args); }
+void CudaKernels::ExpertGradient(const ExpertGradientArgs& args) { cuda::ExpertGradient(queue_, act_, args); }
 void CudaKernels::Rotary(const RotaryArgs& args) { cuda::Rotary(queue_, act_, args); }
 void CudaKernels::ApplyDropout(const DropoutArgs& args) {
   cuda::ApplyDropout(queue_, act_, args.n, args.x, PutDropout(args.dropout), args.y);

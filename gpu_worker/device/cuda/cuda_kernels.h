@@ -48,6 +48,12 @@ class CudaKernels : public Kernels {
   void ActivationBackward(const ActivationBackwardArgs& args) override;
   void Swiglu(const SwigluArgs& args) override;
   void SwigluBackward(const SwigluBackwardArgs& args) override;
+  void Route(const RouteArgs& args) override;
+  void RouteBackward(const RouteBackwardArgs& args) override;
+  void GatherRows(const GatherRowsArgs& args) override;
+  void SumRows(const SumRowsArgs& args) override;
+  void ExpertMatMul(const ExpertMatMulArgs& args) override;
+  void ExpertGradient(const ExpertGradientArgs& args) override;
   void Rotary(const RotaryArgs& args) override;
   void ApplyDropout(const DropoutArgs& args) override;
   void ColumnSum(const ColumnSumArgs& args) override;

@@ -1,6 +1,7 @@
 #include "gpu_worker/device/cuda/cuda_kernels.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstdint>
 #include <iterator>
@@ -18,6 +19,7 @@
 #include "gpu_worker/device/cuda/elementwise.h"
 #include "gpu_worker/device/cuda/emulator/emulated_runtime.h"
 #include "gpu_worker/device/cuda/emulator/grid.h"
+#include "gpu_worker/device/cuda/experts.h"
 #include "gpu_worker/device/cuda/gpu_runtime.h"
 #include "gpu_worker/device/cuda/launch.h"
 #include "gpu_worker/device/cuda/matmul_problem.h"
@@ -119,6 +121,25 @@ TEST(CudaKernelsTest, BackwardPassesAreOnePassOverTheirArrays) {
   queue.calls.clear();
   kernels.ActivationBackward({.M = 2, .N = 8});
   EXPECT_THAT(queue.calls, ElementsAre("ActivationBackward"));
+}
+
+// What an expert gets only the device knows: the launches are the same for every routing.
+TEST(CudaKernelsTest, ExpertsTakeAsManyLaunchesHoweverManyTheyAre) {
+  RecordingQueue queue;
+  CudaKernels kernels(Dtype::kBf16, &queue);
+  kernels.Route({.M = 100, .E = 256, .K = 8});
+  EXPECT_THAT(queue.calls, ElementsAre("ChooseExperts", "SortCount", "SortScan", "SortScatter", "RouteRows"));
+  queue.calls.clear();
+  kernels.RouteBackward({.M = 100, .E = 256, .K = 8});
+  kernels.GatherRows({.R = 800, .C = 64});
+  kernels.ExpertMatMul({.E = 256, .R = 800, .N = 64, .K = 64, .lda = 64, .ldb = 64, .b_stride = 4096, .ldc = 64});
+  kernels.ExpertGradient({.E = 256, .R = 800, .M = 64, .N = 64, .lda = 64, .ldb = 64, .c_stride = 4096});
+  kernels.SumRows({.M = 100, .K = 8, .C = 64});
+  EXPECT_THAT(queue.calls, ElementsAre("RouteBackward", "GatherRows", "ExpertMatMul", "ExpertGradient", "SumRows"));
+  queue.calls.clear();
+  float weight[2];
+  kernels.SwigluBackward({.M = 2, .F = 8, .weight = weight});
+  EXPECT_THAT(queue.calls, ElementsAre("WeightedSwigluBackward"));
 }
 
 TEST(CudaKernelsTest, AttentionIsTheLibrarysWhereItTakesIt) {
@@ -266,6 +287,104 @@ TEST(CudaKernelsTest, ARowsBiasIsMinusInfinityOutsideOfItsDocument) {
     }
   }
   for (size_t i = B * T * T; i < bias.size(); ++i) EXPECT_EQ(bias[i], 7.0f);
+}
+
+// ---- products by expert, whose operands are read by packs or by elements ----
+
+class EmulatedQueue : public KernelQueue {
+ public:
+  void Launch(KernelCall call) override { RunEmulated(call); }
+};
+
+uint16_t Bf16Of(int value) { return static_cast<uint16_t>(std::bit_cast<uint32_t>(static_cast<float>(value)) >> 16); }
+
+// Rows of small whole numbers in bf16, the same for each seed wherever they lie: NaN is around them, nothing behind.
+struct Matrix {
+  Matrix(int64_t rows, int64_t columns, int64_t row_elems, int64_t first_elem, int seed)
+      : ld(row_elems), first(first_elem), elements(static_cast<size_t>(first + (rows - 1) * ld + columns), 0x7FC0) {
+    for (int64_t i = 0; i < rows; ++i) {
+      for (int64_t j = 0; j < columns; ++j)
+        *at(i, j) = Bf16Of(static_cast<int>((i * 7 + j * 3 + i * j + seed) % 9) - 4);
+    }
+  }
+  uint16_t* at(int64_t row, int64_t column) { return elements.data() + first + row * ld + column; }
+  double value(int64_t row, int64_t column) { return std::bit_cast<float>(uint32_t{*at(row, column)} << 16); }
+
+  int64_t ld, first;
+  std::vector<uint16_t> elements;
+};
+
+// Of rows in two tiles, of no rows, and of a few.
+constexpr int32_t kFirstRow[] = {0, 140, 140, 149};
+constexpr int64_t kExperts = 3, kRows = 149;
+
+struct Placing {
+  int64_t ld_extra, first;
+};
+// Packs; packs that do not follow each other; leading dimensions that are no packs; addresses that are at 4 bytes.
+constexpr Placing kPlacings[] = {{0, 0}, {16, 8}, {2, 0}, {0, 2}};
+
+TEST(CudaKernelsTest, ProductsByExpertHaveTheSameBitsHoweverTheirOperandsLie) {
+  constexpr int64_t kColumns = 144, kDepth = 168;
+  EmulatedQueue queue;
+  for (const bool trans_b : {false, true}) {
+    std::vector<double> first_result;
+    for (const Placing& placing : kPlacings) {
+      const auto [extra, first] = placing;
+      const int64_t b_rows = trans_b ? kColumns : kDepth, b_columns = trans_b ? kDepth : kColumns;
+      Matrix a(kRows, kDepth, kDepth + extra, first, 1), b(kExperts * b_rows, b_columns, b_columns + extra, first, 2);
+      Matrix c(kRows, kColumns, kColumns + extra, first, 3);
+      ExpertMatMul(queue, Dtype::kBf16,
+                   {.E = kExperts,
+                    .R = kRows,
+                    .N = kColumns,
+                    .K = kDepth,
+                    .first_row = kFirstRow,
+                    .a = a.at(0, 0),
+                    .lda = a.ld,
+                    .b = b.at(0, 0),
+                    .ldb = b.ld,
+                    .b_stride = b_rows * b.ld,
+                    .trans_b = trans_b,
+                    .c = c.at(0, 0),
+                    .ldc = c.ld,
+                    .accumulate = true});
+      std::vector<double> result;
+      for (int64_t i = 0; i < kRows; ++i) {
+        for (int64_t j = 0; j < kColumns; ++j) result.push_back(c.value(i, j));
+      }
+      if (first_result.empty()) first_result = result;
+      EXPECT_EQ(result, first_result) << "leading dimensions + " << extra << ", at element " << first;
+    }
+  }
+}
+
+TEST(CudaKernelsTest, GradientsByExpertAreExactOfSmallNumbersHoweverTheirOperandsLie) {
+  constexpr int64_t kM = 136, kN = 24;
+  EmulatedQueue queue;
+  for (const auto [extra, first] : kPlacings) {
+    Matrix a(kRows, kM, kM + extra, first, 1), b(kRows, kN, kN + extra, first, 2);
+    std::vector<float> c(kExperts * kM * kN, 5.0f);
+    ExpertGradient(queue, Dtype::kBf16,
+                   {.E = kExperts,
+                    .R = kRows,
+                    .M = kM,
+                    .N = kN,
+                    .first_row = kFirstRow,
+                    .a = a.at(0, 0),
+                    .lda = a.ld,
+                    .b = b.at(0, 0),
+                    .ldb = b.ld,
+                    .c = c.data(),
+                    .c_stride = kM * kN});
+    for (int64_t i = 0; i < kExperts * kM * kN; ++i) {
+      const int64_t expert = i / (kM * kN), row = i / kN % kM, column = i % kN;
+      double want = 0;
+      for (int64_t r = kFirstRow[expert]; r < kFirstRow[expert + 1]; ++r) want += a.value(r, row) * b.value(r, column);
+      ASSERT_EQ(c[static_cast<size_t>(i)], want)
+          << extra << " " << first << " " << expert << " " << row << " " << column;
+    }
+  }
 }
 
 }  // namespace

@@ -106,6 +106,11 @@ struct alignas(16) Pack {
   T element[kPack];
 };
 
+// The first element of the calling thread's pack.
+__device__ __forceinline__ int64_t PackStart() {
+  return (static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x) * kPack;
+}
+
 // Elements [at, at + 8) of `x`, of which those before `end` are there; 0 for the rest. `at` is a multiple of 8. With
 // kVector `x` is aligned to 16 bytes, and whole packs are accessed whole.
 template <bool kVector, typename T>

@@ -17,41 +17,13 @@
 #include "gpu_worker/device/cuda/device_dropout.h"
 #include "gpu_worker/device/cuda/launch.h"
 #include "gpu_worker/device/cuda/reduction.h"
+#include "gpu_worker/device/cuda/sigmoid.h"
 #include "gpu_worker/device/cuda/simt.h"
 #include "gpu_worker/device/cuda/tile_sums.h"
 #include "gpu_worker/device/kernels.h"
 
 namespace eps::worker::cuda {
 namespace {
-
-// The first element of the calling thread's pack.
-__device__ __forceinline__ int64_t PackStart() {
-  return (static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x) * kPack;
-}
-
-// 1 / y of a y in [1, 2] or NaN. The GPU's approximation errs by 1 ulp and is one instruction, where an IEEE division
-// tests for what is tiny, huge or denormal, of which nothing is here, and branches. Device conformance holds what is
-// made of it to 8 ulp of itself and 8 of 1. The most that comes of it is e r r below: r's 2.5 twice, the products' 1,
-// and e's, which are some of |x| e^-|x|, less than half of 1.
-__device__ __forceinline__ float ReciprocalFromOneToTwo(float y) {
-#ifdef __CUDACC__
-  float r = 0;
-  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(y));
-  return r;
-#else
-  return 1 / y;
-#endif
-}
-
-// 1 / (1 + e^-x), and its derivative: both from e^-|x|, which cannot overflow.
-struct SigmoidParts {
-  float sigmoid, slope;
-};
-__device__ __forceinline__ SigmoidParts PartsOfSigmoid(float x) {
-  const float e = ExpOf(-fabsf(x));
-  const float r = ReciprocalFromOneToTwo(1 + e);
-  return {x >= 0 ? r : e * r, e * r * r};
-}
 
 constexpr float kTwoSqrtTwoOverPi = 1.5957691216057308f;
 constexpr float kCubic = 0.044715f;
@@ -154,46 +126,6 @@ __global__ void __launch_bounds__(kTileWarps* kWarpSize, 4)
     EPS_UNROLL
     for (int i = 0; i < kPack; ++i) d[i] = ToFloat(FromFloat<T>(d[i]));
   });
-}
-
-// The one place where silu(gate) is computed: forward and backward give the same bits.
-__device__ __forceinline__ float SiluOf(float gate, float sigmoid) { return gate * sigmoid; }
-
-template <typename T, bool kVector>
-__global__ void SwigluKernel(int64_t M, int64_t F, const T* gate_up, T* y) {
-  const int64_t at = PackStart();
-  for (int64_t row = blockIdx.y; row < M; row += gridDim.y) {
-    const T* from = gate_up + row * 2 * F;
-    float gate[kPack], up[kPack];
-    LoadPack<kVector>(from, at, F, gate);
-    LoadPack<kVector>(from + F, at, F, up);
-    EPS_UNROLL
-    for (int i = 0; i < kPack; ++i) up[i] = SiluOf(gate[i], PartsOfSigmoid(gate[i]).sigmoid) * up[i];
-    StorePack<kVector>(up, y + row * F, at, F);
-  }
-}
-
-template <typename T, bool kVector>
-__global__ void SwigluBackwardKernel(int64_t M, int64_t F, const T* gate_up, const T* dy, T* dgate_up, T* y) {
-  const int64_t at = PackStart();
-  for (int64_t row = blockIdx.y; row < M; row += gridDim.y) {
-    const T* from = gate_up + row * 2 * F;
-    float gate[kPack], up[kPack], d[kPack], out[kPack];
-    LoadPack<kVector>(from, at, F, gate);
-    LoadPack<kVector>(from + F, at, F, up);
-    LoadPack<kVector>(dy + row * F, at, F, d);
-    EPS_UNROLL
-    for (int i = 0; i < kPack; ++i) {
-      const SigmoidParts parts = PartsOfSigmoid(gate[i]);
-      const float silu = SiluOf(gate[i], parts.sigmoid);
-      out[i] = silu * up[i];
-      gate[i] = d[i] * up[i] * fmaf(gate[i], parts.slope, parts.sigmoid);
-      up[i] = d[i] * silu;
-    }
-    StorePack<kVector>(gate, dgate_up + row * 2 * F, at, F);
-    StorePack<kVector>(up, dgate_up + row * 2 * F + F, at, F);
-    if (y != nullptr) StorePack<kVector>(out, y + row * F, at, F);
-  }
 }
 
 template <typename T>
@@ -419,13 +351,6 @@ __global__ void FillZeroKernel(int64_t n, uint8_t* dst) {
   }
 }
 
-// A thread for each pack of a row; blocks of rows as far as they go.
-LaunchShape RowsShape(int64_t M, int64_t N) {
-  LaunchShape shape = ElementShape(N);
-  shape.blocks_y = std::min(M, kMaxBlocksY);
-  return shape;
-}
-
 // Rows that follow each other without a gap are one row.
 struct Rows {
   explicit Rows(const EpilogueArgs& args) : M(args.M), N(args.N), ld(args.ld) {
@@ -486,27 +411,6 @@ void ActivationBackward(KernelQueue& queue, Dtype act, const ActivationBackwardA
                tiling.rows_per_tile, x, dy, activated, partials);
       });
       AddPartials(queue, partials, tiling.num_tiles, args.N, args.dbias);
-    });
-  });
-}
-
-void Swiglu(KernelQueue& queue, Dtype act, const SwigluArgs& args) {
-  ForAct(act, [&](auto type) {
-    using T = typename decltype(type)::type;
-    ForVector(args.F, {args.gate_up, args.y}, [&](auto vector) {
-      Launch(queue, "Swiglu", RowsShape(args.M, args.F), &SwigluKernel<T, decltype(vector)::value>, args.M, args.F,
-             static_cast<const T*>(args.gate_up), static_cast<T*>(args.y));
-    });
-  });
-}
-
-void SwigluBackward(KernelQueue& queue, Dtype act, const SwigluBackwardArgs& args) {
-  ForAct(act, [&](auto type) {
-    using T = typename decltype(type)::type;
-    ForVector(args.F, {args.gate_up, args.dy, args.dgate_up, args.y}, [&](auto vector) {
-      Launch(queue, "SwigluBackward", RowsShape(args.M, args.F), &SwigluBackwardKernel<T, decltype(vector)::value>,
-             args.M, args.F, static_cast<const T*>(args.gate_up), static_cast<const T*>(args.dy),
-             static_cast<T*>(args.dgate_up), static_cast<T*>(args.y));
     });
   });
 }

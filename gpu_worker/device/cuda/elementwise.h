@@ -26,8 +26,6 @@ void Activate(KernelQueue& queue, Dtype act, Activation activation, const Epilog
 void AddResidual(KernelQueue& queue, Dtype act, const EpilogueArgs& args);
 
 void ActivationBackward(KernelQueue& queue, Dtype act, const ActivationBackwardArgs& args);
-void Swiglu(KernelQueue& queue, Dtype act, const SwigluArgs& args);
-void SwigluBackward(KernelQueue& queue, Dtype act, const SwigluBackwardArgs& args);
 // y = dropout(x), act (n); y may be x.
 void ApplyDropout(KernelQueue& queue, Dtype act, int64_t n, const void* x, const DeviceDropout& dropout, void* y);
 // Writes y, act (n): what `dropout` multiplies each element by, 0 or 1 / (1 - rate).

@@ -10,6 +10,7 @@
 #include "gpu_worker/device/cuda/device_dropout.h"
 #include "gpu_worker/device/cuda/elementwise.h"
 #include "gpu_worker/device/cuda/launch.h"
+#include "gpu_worker/device/cuda/position_sort.h"
 #include "gpu_worker/device/cuda/simt.h"
 #include "gpu_worker/device/kernels.h"
 
@@ -47,138 +48,6 @@ __global__ void EmbeddingKernel(int64_t tokens_of_sample, int64_t C, const int32
   EPS_UNROLL
   for (int i = 0; i < kPack; ++i) a[i] = factors[i] == 0 ? 0 : (a[i] + b[i] + c[i]) * factors[i];
   StorePack<kVector>(a, y + row * C, at, C);
-}
-
-// ---- Positions by token, and by position within a token -------------------------------------------------------------
-//
-// A radix sort, the lowest digit of the token first: each pass keeps the order of equal digits, and the first begins with
-// the order of positions. Ranks come from counts alone, in a fixed order, so that every launch gives the same.
-
-// A block takes a tile: each of its warps a stretch, 32 positions at a time.
-constexpr int kSortWarps = 8;
-constexpr int kSortGroups = kSortTile / (kSortWarps * kWarpSize);
-constexpr int kSortThreads = kSortWarps * kWarpSize;
-constexpr int kScanThreads = 1024;
-static_assert(kSortDigits == kSortThreads, "a thread for each digit");
-
-struct SortItem {
-  bool valid = false;  // false: behind the end
-  uint32_t position = 0;
-  uint32_t digit = 0;
-};
-
-// `in`: the order so far; null: that of positions.
-__device__ __forceinline__ SortItem LoadItem(int64_t M, int group, int shift, const int32_t* tokens,
-                                             const uint32_t* in) {
-  const int lane = threadIdx.x % kWarpSize, warp = threadIdx.x / kWarpSize;
-  const int64_t at = static_cast<int64_t>(blockIdx.x) * kSortTile + (warp * kSortGroups + group) * kWarpSize + lane;
-  if (at >= M) return {};
-  const uint32_t position = in == nullptr ? static_cast<uint32_t>(at) : in[at];
-  return {true, position, (static_cast<uint32_t>(tokens[position]) >> shift) % kSortDigits};
-}
-
-// The lanes of the warp whose item has the same digit. Every lane calls it.
-__device__ __forceinline__ uint32_t LanesLike(const SortItem& item) {
-  uint32_t lanes = __ballot_sync(kWarpMask, item.valid);
-  EPS_UNROLL
-  for (uint32_t bit = 1; bit < kSortDigits; bit *= 2) {
-    const bool is_set = (item.digit & bit) != 0;
-    const uint32_t set = __ballot_sync(kWarpMask, is_set);
-    lanes &= is_set ? set : ~set;
-  }
-  return lanes;
-}
-
-__device__ __forceinline__ uint32_t LanesBelow() { return (uint32_t{1} << (threadIdx.x % kWarpSize)) - 1; }
-
-// counts (kSortWarps, kSortDigits): of each warp's stretch.
-__device__ __forceinline__ void CountDigits(int64_t M, int shift, const int32_t* tokens, const uint32_t* in,
-                                            uint32_t (*counts)[kSortDigits]) {
-  const int warp = threadIdx.x / kWarpSize;
-  for (int w = 0; w < kSortWarps; ++w) counts[w][threadIdx.x] = 0;
-  __syncthreads();
-  for (int group = 0; group < kSortGroups; ++group) {
-    const SortItem item = LoadItem(M, group, shift, tokens, in);
-    const uint32_t like = LanesLike(item);
-    if (item.valid && (like & LanesBelow()) == 0) counts[warp][item.digit] += __popc(like);
-    __syncwarp();
-  }
-  __syncthreads();
-}
-
-// tile_counts (kSortDigits, gridDim.x).
-__global__ void __launch_bounds__(kSortThreads)
-    SortCountKernel(int64_t M, int shift, const int32_t* tokens, const uint32_t* in, uint32_t* tile_counts) {
-  __shared__ uint32_t counts[kSortWarps][kSortDigits];
-  CountDigits(M, shift, tokens, in, counts);
-  uint32_t sum = 0;
-  for (int w = 0; w < kSortWarps; ++w) sum += counts[w][threadIdx.x];
-  tile_counts[static_cast<int64_t>(threadIdx.x) * gridDim.x + blockIdx.x] = sum;
-}
-
-// Each count becomes the sum of those before it. One block.
-__global__ void __launch_bounds__(kScanThreads) SortScanKernel(int64_t n, uint32_t* counts) {
-  __shared__ uint32_t sums[kScanThreads];
-  const int64_t stretch = (n + kScanThreads - 1) / kScanThreads;
-  const int64_t begin = threadIdx.x * stretch, end = begin + stretch < n ? begin + stretch : n;
-  uint32_t sum = 0;
-  for (int64_t i = begin; i < end; ++i) sum += counts[i];
-  sums[threadIdx.x] = sum;
-  __syncthreads();
-  for (unsigned distance = 1; distance < kScanThreads; distance *= 2) {
-    const uint32_t before = threadIdx.x >= distance ? sums[threadIdx.x - distance] : 0;
-    __syncthreads();
-    sums[threadIdx.x] += before;
-    __syncthreads();
-  }
-  uint32_t start = sums[threadIdx.x] - sum;
-  for (int64_t i = begin; i < end; ++i) {
-    const uint32_t count = counts[i];
-    counts[i] = start;
-    start += count;
-  }
-}
-
-// tile_starts (kSortDigits, gridDim.x): where each digit of each tile begins in `out`.
-__global__ void __launch_bounds__(kSortThreads)
-    SortScatterKernel(int64_t M, int shift, const int32_t* tokens, const uint32_t* in, const uint32_t* tile_starts,
-                      uint32_t* out) {
-  __shared__ uint32_t starts[kSortWarps][kSortDigits];  // first counts
-  CountDigits(M, shift, tokens, in, starts);
-  uint32_t next = tile_starts[static_cast<int64_t>(threadIdx.x) * gridDim.x + blockIdx.x];
-  for (int w = 0; w < kSortWarps; ++w) {
-    const uint32_t count = starts[w][threadIdx.x];
-    starts[w][threadIdx.x] = next;
-    next += count;
-  }
-  __syncthreads();
-  const int warp = threadIdx.x / kWarpSize;
-  for (int group = 0; group < kSortGroups; ++group) {
-    const SortItem item = LoadItem(M, group, shift, tokens, in);
-    const uint32_t like = LanesLike(item);
-    const uint32_t before = like & LanesBelow();
-    if (item.valid) out[starts[warp][item.digit] + __popc(before)] = item.position;
-    __syncwarp();
-    if (item.valid && before == 0) starts[warp][item.digit] += __popc(like);
-    __syncwarp();
-  }
-}
-
-// orders (2, M), in turn; tile_counts (kSortDigits, tiles). Returns where the order lies: (M), positions.
-const uint32_t* SortByToken(KernelQueue& queue, int64_t M, int64_t V, const int32_t* tokens, uint32_t* orders,
-                            uint32_t* tile_counts) {
-  const int64_t num_tiles = CeilDiv(M, kSortTile);
-  const uint32_t* in = nullptr;
-  int pass = 0;
-  for (int shift = 0; pass == 0 || (V - 1) >> shift > 0; shift += kSortDigitBits, ++pass) {
-    uint32_t* const out = orders + pass % 2 * M;
-    const LaunchShape tiles = {.blocks_x = num_tiles, .threads = kSortThreads};
-    Launch(queue, "SortCount", tiles, &SortCountKernel, M, shift, tokens, in, tile_counts);
-    Launch(queue, "SortScan", {.threads = kScanThreads}, &SortScanKernel, num_tiles * kSortDigits, tile_counts);
-    Launch(queue, "SortScatter", tiles, &SortScatterKernel, M, shift, tokens, in, tile_counts, out);
-    in = out;
-  }
-  return in;
 }
 
 // ---- Sums over the positions of a token ------------------------------------------------------------------------------
@@ -356,7 +225,7 @@ void GatherBackward(KernelQueue& queue, Dtype act, int64_t M, int64_t V, int64_t
   const GatherScratch at = GatherScratchOf(M, C);
   auto* const partials = static_cast<float*>(scratch);
   auto* const words = static_cast<uint32_t*>(scratch);
-  const Sorted sorted = {M, ids, SortByToken(queue, M, V, ids, words + at.orders, words + at.tile_counts)};
+  const Sorted sorted = {M, ids, SortPositions(queue, M, V, ids, words + at.orders, words + at.tile_counts)};
   const int64_t packs = CeilDiv(C, kPack);
   const int threads = static_cast<int>(std::min<int64_t>(kMaxColumnThreads, CeilDiv(packs, kWarpSize) * kWarpSize));
   const LaunchShape places = {.blocks_x = M, .blocks_y = CeilDiv(packs, threads), .threads = threads};
