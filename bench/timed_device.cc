@@ -65,6 +65,20 @@ Work WorkOf(const RmsNormBackwardArgs&) { return {"rms norm backward"}; }
 Work WorkOf(const ActivationBackwardArgs&) { return {"activation backward"}; }
 Work WorkOf(const SwigluArgs&) { return {"swiglu"}; }
 Work WorkOf(const SwigluBackwardArgs&) { return {"swiglu backward"}; }
+Work WorkOf(const RouteArgs&) { return {"routing"}; }
+Work WorkOf(const RouteBackwardArgs&) { return {"routing backward"}; }
+Work WorkOf(const GatherRowsArgs&) { return {"rows to experts"}; }
+Work WorkOf(const SumRowsArgs&) { return {"rows of experts summed"}; }
+Work WorkOf(const ExpertMatMulArgs& a) {
+  return {.kernel = "product by expert",
+          .shape = absl::StrCat(a.trans_b ? "NT" : "NN", " ", a.E, " of ", a.R, "x", a.N, "x", a.K),
+          .operations = 2.0 * static_cast<double>(a.R) * static_cast<double>(a.N) * static_cast<double>(a.K)};
+}
+Work WorkOf(const ExpertGradientArgs& a) {
+  return {.kernel = "gradient by expert",
+          .shape = absl::StrCat(a.E, " of ", a.M, "x", a.N, "x", a.R),
+          .operations = 2.0 * static_cast<double>(a.R) * static_cast<double>(a.M) * static_cast<double>(a.N)};
+}
 Work WorkOf(const RotaryArgs&) { return {"rotary"}; }
 Work WorkOf(const DropoutArgs&) { return {"dropout"}; }
 Work WorkOf(const ColumnSumArgs& a) { return {"bias gradient", absl::StrCat(a.M, "x", a.N)}; }
