@@ -30,7 +30,7 @@ CLI::Option* AddShardSize(CLI::App& command, ModelFolderForm& form) {
 void AddImport(CLI::App& app, int* exit_code) {
   CLI::App* command =
       app.add_subcommand("import",
-                         "Checks a Hugging Face folder (GPT-2, Llama, Mistral, Qwen2, Qwen3, BERT) and "
+                         "Checks a Hugging Face folder (GPT-2, Llama, Mistral, Mixtral, Qwen2, Qwen3, BERT) and "
                          "writes it in fp32, ready for a RunSpec's "
                          "model { from: ... }; with --adapter as it is, with a PEFT adapter beside its weights");
   auto from = std::make_shared<std::string>();
