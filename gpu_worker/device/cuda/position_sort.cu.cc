@@ -1,5 +1,6 @@
 #include "gpu_worker/device/cuda/position_sort.h"
 
+#include <algorithm>
 #include <cstdint>
 
 #include "gpu_worker/device/cuda/act_dispatch.h"
@@ -133,7 +134,8 @@ const uint32_t* SortPositions(KernelQueue& queue, int64_t M, int64_t num_ids, co
     uint32_t* const out = orders + pass % 2 * M;
     const LaunchShape tiles = {.blocks_x = num_tiles, .threads = kSortThreads};
     Launch(queue, "SortCount", tiles, &SortCountKernel, M, shift, ids, in, tile_counts);
-    Launch(queue, "SortScan", {.threads = kScanThreads}, &SortScanKernel, num_tiles * kSortDigits, tile_counts);
+    const int64_t digits = std::min<int64_t>(kSortDigits, ((num_ids - 1) >> shift) + 1);  // of more there is none
+    Launch(queue, "SortScan", {.threads = kScanThreads}, &SortScanKernel, num_tiles * digits, tile_counts);
     Launch(queue, "SortScatter", tiles, &SortScatterKernel, M, shift, ids, in, tile_counts, out);
     in = out;
   }
