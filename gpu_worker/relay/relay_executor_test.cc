@@ -245,8 +245,10 @@ TEST_F(RelayExecutorTest, OnCudaModelsOfOtherFamiliesHaveTheGradientsOfTheCpu) {
     if (run.model.family == ModelFamily::kGpt2) run.model.residual_dropout = 0.1;
     runs.push_back(run);
   }
-  for (const RunConfig& run : runs) {
+  for (RunConfig& run : runs) {
     for (const auto& [act, tolerance] : {std::pair(Dtype::kF32, 1e-5), std::pair(Dtype::kBf16, 0.06)}) {
+      // Of two experts that are nearly as good rounding chooses, and the other one's gradients are others: all of them then.
+      if (act == Dtype::kBf16) run.model.experts.per_token = run.model.experts.num;
       Use(run);
       const StepOutcome want = RunStep({});
       const StepOutcome got = RunStep({.cuda = act});
