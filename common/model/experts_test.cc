@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -35,10 +36,10 @@ ModelConfig SmallExperts() {
 
 // With `more` in front, whose keys go first.
 std::string Folder(const std::string& type, const std::string& more) {
-  nlohmann::json object = {{"model_type", type},       {"num_hidden_layers", 2},        {"hidden_size", 12},
-                           {"num_attention_heads", 3}, {"num_key_value_heads", 1},      {"head_dim", 6},
-                           {"intermediate_size", 20},  {"max_position_embeddings", 16}, {"vocab_size", 99},
-                           {"num_experts_per_tok", 2}};
+  nlohmann::json object = {
+      {"model_type", type},       {"num_hidden_layers", 2}, {"hidden_size", 12},       {"num_attention_heads", 3},
+      {"num_key_value_heads", 1}, {"head_dim", 6},          {"intermediate_size", 20}, {"max_position_embeddings", 16},
+      {"vocab_size", 99},         {"rms_norm_eps", 1e-6},   {"rope_theta", 1e4},       {"num_experts_per_tok", 2}};
   object[type == "mixtral" ? "num_local_experts" : "num_experts"] = 5;
   if (type == "qwen3_moe") object["moe_intermediate_size"] = 20;
   object.update(nlohmann::json::parse("{" + more + "}"));
@@ -59,6 +60,29 @@ TEST(ExpertsConfigTest, EachTypeHasWhatItsKeysAndItsNameSay) {
   want.experts.normalizes = want.qkv_bias = want.out_bias = true;
   EXPECT_THAT(ModelConfigFromJson(Folder("qwen3_moe", R"("norm_topk_prob": true, "attention_bias": true)")),
               IsOkAndHolds(want));
+}
+
+// Mixtral's of transformers are others than its family's.
+TEST(ExpertsConfigTest, WhatAMixtralDoesNotSayIsWhatItMeansToTransformers) {
+  nlohmann::json object = nlohmann::json::parse(Folder("mixtral", ""));
+  object.erase("rms_norm_eps");
+  object.erase("rope_theta");
+  ASSERT_OK_AND_ASSIGN(const ModelConfig config, ModelConfigFromJson(object.dump()));
+  EXPECT_EQ(config.layer_norm_eps, 1e-5);
+  EXPECT_EQ(config.rotary.theta, 1e6);
+  object["rope_theta"] = 500;
+  EXPECT_EQ(ModelConfigFromJson(object.dump())->rotary.theta, 500);
+}
+
+// Programs differ in whether they look at max_window_layers.
+TEST(ExpertsConfigTest, AQwenWithExpertsHasAWindowWhereEveryProgramGivesItOne) {
+  const std::string window = R"("use_sliding_window": true, "sliding_window": 4)";
+  EXPECT_EQ(ModelConfigFromJson(Folder("qwen3_moe", window + R"(, "max_window_layers": 0)"))->sliding_window, 4);
+  for (const std::string more : {"", R"(, "max_window_layers": 2)", R"(, "max_window_layers": 1)"}) {
+    EXPECT_THAT(ModelConfigFromJson(Folder("qwen3_moe", window + more)), StatusIs(kInvalid, "max_window_layers: "));
+  }
+  EXPECT_EQ(ModelConfigFromJson(Folder("qwen3_moe", R"("sliding_window": 4, "max_window_layers": 2)"))->sliding_window,
+            0);
 }
 
 TEST(ExpertsConfigTest, TheLoadsBalanceIsNoFoldersToSay) {
@@ -177,8 +201,22 @@ TEST(ExpertsSpecTest, MatricesOfARoleLieAtEvenDistancesWhateverIsFrozen) {
   EXPECT_EQ(strides({}), (std::vector<int64_t>{768, 768, 768}));
   EXPECT_EQ(strides({"*.layers.0.mlp.experts.*"}), (std::vector<int64_t>{768, 768, 768}));
   EXPECT_EQ(strides({"*.experts.*.gate_proj.*"}), (std::vector<int64_t>{256, 512, 512}));
-  for (const std::string pattern : {"*.layers.1.*.experts.3.*", "*.1.mlp.experts.0.up_proj.weight"}) {
-    config.freeze = {pattern};
+}
+
+TEST(ExpertsSpecTest, ExpertsOfABlockAreFrozenTogether) {
+  for (const int64_t num : {2, 5}) {
+    ModelConfig config = SmallExperts();
+    config.qk_norm = true;
+    config.experts.num = num;
+    const std::string last = std::to_string(num - 1);
+    // What is frozen lies behind what is not: the last ones would lie where they did, and all but the first evenly.
+    for (const std::string expert : {"0.*", "0.up_proj.*", last + ".*", last + ".down_proj.*", last + ".gate_proj.*"}) {
+      config.freeze = {"*.layers.1.mlp.experts." + expert};
+      EXPECT_THAT(BuildModel(config),
+                  StatusIs(kInvalid, "model.freeze: of layers.1 a matrix of some experts is frozen"))
+          << num << ", " << expert;
+    }
+    config.freeze = {"*.layers.1.mlp.experts.*", "!*.experts.0.*"};
     EXPECT_THAT(BuildModel(config), StatusIs(kInvalid, "model.freeze: of layers.1 a matrix of some experts is frozen"));
   }
 }

@@ -51,6 +51,7 @@ const Variant& VariantOf(const ModelConfig& config) {
 
 // Qwen2's and Qwen3's window, which their transformers give to the layers from max_window_layers on.
 absl::Status ReadQwenWindow(const json& object, ModelConfig& config) {
+  const bool has_experts = config.experts.are_on();
   bool has_window = false;
   EPS_RETURN_IF_ERROR(ReadFlag(object, "use_sliding_window", has_window));
   const bool is_none = object.contains("sliding_window") && FindMember(object, "sliding_window") == nullptr;
@@ -58,6 +59,10 @@ absl::Status ReadQwenWindow(const json& object, ModelConfig& config) {
   EPS_ASSIGN_OR_RETURN(const int64_t window, ReadIntegerOr(object, "sliding_window", 4096));  // transformers' defaults
   EPS_ASSIGN_OR_RETURN(const int64_t first_layer, ReadIntegerOr(object, "max_window_layers", 28));
   if (window < 1) return BadMember("sliding_window", object["sliding_window"], "at least 1, or null");
+  if (has_experts && first_layer != 0) {
+    return BadMember("max_window_layers", first_layer,
+                     "0, where use_sliding_window is true: programs differ in whether they look at it");
+  }
   if (first_layer >= config.num_layers) return absl::OkStatus();
   config.sliding_window = window;
   if (first_layer == 0) return absl::OkStatus();
@@ -70,13 +75,11 @@ absl::Status ReadQwenWindow(const json& object, ModelConfig& config) {
 absl::Status ReadExperts(const json& object, const char* num_key, ModelConfig& config) {
   EPS_ASSIGN_OR_RETURN(config.experts.num, ReadInteger(object, num_key));
   EPS_ASSIGN_OR_RETURN(config.experts.per_token, ReadInteger(object, "num_experts_per_tok"));
-  EPS_RETURN_IF_ERROR(ReadFlag(object, "norm_topk_prob", config.experts.normalizes));
   return config.experts.num > 0 ? absl::OkStatus() : BadMember(num_key, object[num_key], "at least 1");
 }
 
 absl::Status ReadMixtral(const json& object, ModelConfig& config) {
   EPS_RETURN_IF_ERROR(ReadExperts(object, "num_local_experts", config));
-  config.experts.normalizes = true;  // it has no key for it
   EPS_ASSIGN_OR_RETURN(config.sliding_window, ReadIntegerOr(object, "sliding_window", 0));
   double noise = 0;
   EPS_RETURN_IF_ERROR(ReadNumber(object, "router_jitter_noise", noise));
@@ -87,6 +90,7 @@ absl::Status ReadMixtral(const json& object, ModelConfig& config) {
 absl::Status ReadQwen3Moe(const json& object, ModelConfig& config) {
   config.experts.normalizes = false;  // transformers' default
   EPS_RETURN_IF_ERROR(ReadExperts(object, "num_experts", config));
+  EPS_RETURN_IF_ERROR(ReadFlag(object, "norm_topk_prob", config.experts.normalizes));
   EPS_ASSIGN_OR_RETURN(config.d_ff, ReadInteger(object, "moe_intermediate_size"));
   EPS_ASSIGN_OR_RETURN(const int64_t step, ReadIntegerOr(object, "decoder_sparse_step", 1));
   if (step != 1) return BadMember("decoder_sparse_step", object["decoder_sparse_step"], "1: experts in every layer");
@@ -101,11 +105,13 @@ absl::Status ReadOwnVariant(const json& object, ModelConfig& config) {
   EPS_RETURN_IF_ERROR(ReadFlag(object, "out_bias", config.out_bias));
   EPS_RETURN_IF_ERROR(ReadFlag(object, "qk_norm", config.qk_norm));
   EPS_ASSIGN_OR_RETURN(config.sliding_window, ReadIntegerOr(object, "sliding_window", 0));
-  if (FindMember(object, "num_experts") != nullptr) EPS_RETURN_IF_ERROR(ReadExperts(object, "num_experts", config));
+  if (FindMember(object, "num_experts") != nullptr) {
+    EPS_RETURN_IF_ERROR(ReadExperts(object, "num_experts", config));
+    EPS_RETURN_IF_ERROR(ReadFlag(object, "norm_topk_prob", config.experts.normalizes));
+  }
   const Variant& variant = VariantOf(config);
   if (&variant == &kOwn) return absl::OkStatus();
-  return BadMember("model_type", object["model_type"],
-                   absl::StrCat("\"", variant.type, "\", which has this attention"));
+  return BadMember("model_type", object["model_type"], absl::StrCat("\"", variant.type, "\", which has this mix"));
 }
 
 // What a model type has that no key says.
@@ -218,7 +224,9 @@ absl::StatusOr<ModelConfig> LlamaFromJson(const json& object) {
   const int64_t usual = config.d_model / config.num_heads;
   EPS_ASSIGN_OR_RETURN(config.d_head,
                        is_qwen3 ? ReadInteger(object, "head_dim") : ReadIntegerOr(object, "head_dim", usual));
-  config.layer_norm_eps = 1e-6;
+  const bool is_mixtral = type == "mixtral";  // its defaults are its own
+  config.layer_norm_eps = is_mixtral ? 1e-5 : 1e-6;
+  if (is_mixtral) config.rotary.theta = 1e6;
   EPS_RETURN_IF_ERROR(ReadNumber(object, "rms_norm_eps", config.layer_norm_eps));
   EPS_RETURN_IF_ERROR(ReadNumber(object, "attention_dropout", config.attention_dropout));
   config.tied_head = false;

@@ -50,28 +50,33 @@ void FillNormal(const TensorSpec& tensor, uint64_t seed, int64_t first_elem, abs
   }
 }
 
-// In the layer's slot, of expert 0, 1, ...
-std::vector<int64_t> ExpertOffsets(const ModelSpec& model, const LayerSpec& layer, TensorRole role) {
-  std::vector<int64_t> offsets(static_cast<size_t>(model.config.experts.num), -1);
+struct ExpertPlace {
+  BlobId blob;
+  int64_t offset_elems = 0;  // in the layer's slot
+};
+// Of expert 0, 1, ...
+std::vector<ExpertPlace> ExpertPlaces(const ModelSpec& model, const LayerSpec& layer, TensorRole role) {
+  std::vector<ExpertPlace> places(static_cast<size_t>(model.config.experts.num));
   for (const BlobUse& use : layer.blobs) {
     for (const TensorSpec& tensor : model.blob(use.blob).tensors) {
       if (tensor.role != role || !tensor.is_of_expert()) continue;
-      offsets[static_cast<size_t>(tensor.expert)] = use.offset_elems + tensor.offset_elems;
+      places[static_cast<size_t>(tensor.expert)] = {use.blob, use.offset_elems + tensor.offset_elems};
     }
   }
-  return offsets;
+  return places;
 }
 
-// One call multiplies by all of them, and finds each by its number.
+// One call multiplies by all of them, and finds each by its number; another makes all of their gradients, or none.
 absl::Status CheckExpertsAreEven(const ModelSpec& model) {
   if (!model.config.experts.are_on()) return absl::OkStatus();
   for (const LayerSpec& layer : model.layers) {
     if (layer.kind != LayerKind::kBlock) continue;
     for (const TensorRole role : {TensorRole::kGateWeight, TensorRole::kUpWeight, TensorRole::kDownWeight}) {
-      const std::vector<int64_t> offsets = ExpertOffsets(model, layer, role);
+      const std::vector<ExpertPlace> places = ExpertPlaces(model, layer, role);
       const int64_t stride = ExpertStride(model, layer, role);
-      for (size_t e = 1; e < offsets.size(); ++e) {
-        if (offsets[e] == offsets[0] + static_cast<int64_t>(e) * stride) continue;
+      for (size_t e = 1; e < places.size(); ++e) {
+        const bool is_even = places[e].offset_elems == places[0].offset_elems + static_cast<int64_t>(e) * stride;
+        if (is_even && places[e].blob == places[0].blob) continue;
         return absl::InvalidArgumentError(
             absl::StrCat("model.freeze: of ", layer.name,
                          " a matrix of some experts is frozen and that of others is not; give a "
@@ -188,8 +193,8 @@ int64_t ModelSpec::max_trainable_block_elems() const {
 }
 
 int64_t ExpertStride(const ModelSpec& model, const LayerSpec& layer, TensorRole role) {
-  const std::vector<int64_t> offsets = ExpertOffsets(model, layer, role);
-  return offsets.size() < 2 ? 0 : offsets[1] - offsets[0];
+  const std::vector<ExpertPlace> places = ExpertPlaces(model, layer, role);
+  return places.size() < 2 ? 0 : places[1].offset_elems - places[0].offset_elems;
 }
 
 absl::StatusOr<ModelSpec> BuildModel(const ModelConfig& config) {

@@ -26,7 +26,7 @@ inline constexpr int64_t kTensorAlignElems = 64;
 enum class InitRule { kZeros, kOnes, kNormal };
 
 // What a tensor is to the layer that has it, whatever its name. No two of a layer's own tensors (LoraPart::kNone) are
-// the same, but of experts; an adapter's are what the weight beside them is.
+// the same, but of experts, which TensorSpec::expert tells apart; an adapter's are what the weight beside them is.
 enum class TensorRole {
   kTokenTable,     // (vocab, d_model); of the embedding, and of a tied head
   kPositionTable,  // (context, d_model), or more rows: max_positions

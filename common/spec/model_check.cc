@@ -192,14 +192,13 @@ absl::Status RefuseShapeBesideFrom(const proto::Model& model, ModelFamily family
   if (field.empty()) field = FirstOfBoth(model);
   if (field.empty() && model.has_types()) field = "types";
   if (field.empty()) return RefuseOtherFamilies(model, family);
-  return absl::InvalidArgumentError(
-      absl::StrCat("model.", field,
-                   ": given beside model.from, which says it already; beside "
-                   "model.from only init_seed, lora, freeze, experts.balance and dropouts "
-                   "may stand",
-                   family == ModelFamily::kGpt2    ? ""
-                   : family == ModelFamily::kLlama ? ", and context"
-                                                   : ", context, classes and class_names"));
+  return absl::InvalidArgumentError(absl::StrCat("model.", field,
+                                                 ": given beside model.from, which says it already; beside "
+                                                 "model.from only init_seed, lora, freeze and dropouts may stand",
+                                                 family == ModelFamily::kGpt2 ? ""
+                                                 : family == ModelFamily::kLlama
+                                                     ? ", context and experts.balance"
+                                                     : ", context, classes and class_names"));
 }
 
 absl::StatusOr<ModelConfig> BaseModel(const proto::Model& model, const CheckContext& context, const std::string& from) {

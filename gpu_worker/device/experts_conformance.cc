@@ -57,6 +57,8 @@ const std::vector<RouteCase>& RouteCases() {
       {.M = 300, .E = 37, .K = 6},
       {.M = 9, .E = 130, .K = 8, .normalizes = false, .range = 40},
       {.M = 6, .E = 1024, .K = 3, .balance = 1},
+      {.M = 3, .E = 200, .K = 70},
+      {.M = 3, .E = 200, .K = 70, .normalizes = false, .balance = 1},
       {.M = 50, .E = 9, .K = 4, .balance = 1, .range = 0},
   };
   return *cases;

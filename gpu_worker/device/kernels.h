@@ -225,14 +225,14 @@ struct SwigluBackwardArgs {
   const void* dy = nullptr;       // act (M, F)
   void* dgate_up = nullptr;       // act (M, 2F) out; may be gate_up
   void* y = nullptr;              // act (M, F) out: y again, the bits that Swiglu gave; or null
-  float* dweight = nullptr;       // (M) out, with weight: the sum over F of dy silu(gate) up
+  float* dweight = nullptr;       // (M) out, with weight and only then: the sum over F of dy silu(gate) up
 };
 
 // A mixture of experts: of E feed-forward parts a token goes through the K that its router gives most, and takes the sum
 // of what they give, each times its weight. A token's row in one of them is a routed row: R = M * K of them, those of an
 // expert together, experts in order, and within one by rising token. An expert may have none.
 // Source: Shazeer et al., arXiv:1701.06538; the order softmax, then K of it: Fedus et al., arXiv:2101.03961.
-struct Routing {  // on the device; made by Route, read by the others
+struct Routing {                 // on the device; made by Route, read by the others
   int32_t* first_row = nullptr;  // (E + 1): expert e has the routed rows [first_row[e], first_row[e + 1])
   int32_t* token = nullptr;      // (R): whose the row is
   int32_t* expert = nullptr;     // (M, K): of a token, by falling logit; of equal ones the lower expert first
@@ -241,10 +241,11 @@ struct Routing {  // on the device; made by Route, read by the others
 
   friend bool operator==(const Routing&, const Routing&) = default;
 };
-// The weights of a token are its probabilities, softmax of its logits in fp32; with `normalizes` over their sum, which is
+// R is below 2^31, and all of first_row's E + 1 numbers lie between 0 and R, which is the last.
+// The weights of a token are its probabilities, softmax of its logits, rounded to fp32; with `normalizes` over their sum, which is
 // the softmax of the chosen logits alone. Logits that are not finite choose K different experts all the same.
 struct RouteArgs {
-  int64_t M = 0, E = 0, K = 0;   // K <= E <= kMaxExperts
+  int64_t M = 0, E = 0, K = 0;   // 1 <= K <= E <= kMaxExperts
   const void* logits = nullptr;  // act (M, E)
   bool normalizes = true;
   Routing routing;          // all of it out

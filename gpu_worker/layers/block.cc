@@ -148,7 +148,11 @@ struct BlockWork {
     const Dropout dropout = a.key.MakeDropout(s.input_dropout, kInputDropoutUse, M * C);
     if (dropout.rate > 0) k.ApplyDropout({.n = M * C, .x = normed, .y = normed, .dropout = dropout});
   }
-  ExpertsContext Experts(const RoutingPlaces& routing, int64_t rows, int64_t hidden, int64_t kernel) const {
+  struct ExpertsPlaces {  // in bytes of the scratch
+    RoutingPlaces routing;
+    int64_t rows = 0, hidden = 0, kernel = 0;
+  };
+  ExpertsContext Experts(const ExpertsPlaces& at) const {
     return {.kernels = k,
             .shape = s,
             .offsets = w(),
@@ -156,10 +160,10 @@ struct BlockWork {
             .logits = Inner(in.router),
             .up = Inner(in.up),
             .balance = a.expert_balance,
-            .routing = routing.At(a.scratch),
-            .rows = Scratch(rows),
-            .hidden = Scratch(hidden),
-            .kernel = Scratch(kernel)};
+            .routing = at.routing.At(a.scratch),
+            .rows = Scratch(at.rows),
+            .hidden = Scratch(at.hidden),
+            .kernel = Scratch(at.kernel)};
   }
   double attention_scale() const { return 1 / std::sqrt(static_cast<double>(s.D)); }
   Dropout attention_dropout() const {
@@ -276,7 +280,8 @@ void ExpertsBackward(const BlockWork& b, const BackwardScratch& at, void* dy, fl
   const BlockOffsets& w = b.w();
   const void* x_mid = b.Inner(b.in.x_mid);
   void *normed = b.Scratch(at.normed2), *d_normed = b.Scratch(at.d_normed2);
-  const ExpertsContext experts = b.Experts(at.routing, at.rows, at.hidden, at.kernel);
+  const ExpertsContext experts =
+      b.Experts({.routing = at.routing, .rows = at.rows, .hidden = at.hidden, .kernel = at.kernel});
   const ExpertsContext::BackwardArrays arrays = {.d_up = b.Scratch(at.d_up),
                                                  .d_hidden = b.Scratch(at.d_hidden),
                                                  .d_weight = FloatsAt(b.a.scratch, at.d_weight),
@@ -418,7 +423,8 @@ void BlockForward(Kernels& kernels, const BlockArgs& args, const void* x, void* 
   b.norm.Forward(b.Parameters(w.mlp_norm), x_mid, b.Norm2(), normed);
   if (s.experts.are_on()) {
     EPS_CHECK(s.is_gated && !s.adds_to_normed && s.residual_dropout == 0);
-    return b.Experts(at.routing, at.rows, at.hidden, at.kernel).Forward(normed, x_mid, y);
+    return b.Experts({.routing = at.routing, .rows = at.rows, .hidden = at.hidden, .kernel = at.kernel})
+        .Forward(normed, x_mid, y);
   }
   void* up = b.Inner(in.up);
   void* hidden = b.Scratch(at.hidden);

@@ -93,8 +93,8 @@ void ExpertsContext::Forward(const void* x, const void* residual, void* y) const
   for (const ExpertLinear& l : offsets.expert_up) Multiply(l, rows, up, shape.up_width());
   if (y == nullptr) return;
   kernels.Swiglu({.M = num_rows(), .F = shape.F, .gate_up = up, .weight = routing.weight, .y = hidden});
-  for (const ExpertLinear& l : offsets.expert_down)
-    Multiply(l, hidden, rows, shape.C);  // what was gathered is done with
+  // Onto what was gathered, which is done with.
+  for (const ExpertLinear& l : offsets.expert_down) Multiply(l, hidden, rows, shape.C);
   kernels.SumRows({.M = shape.M(),
                    .K = shape.experts.per_token,
                    .C = shape.C,
@@ -123,7 +123,7 @@ void ExpertsContext::BackwardUp(const BackwardArrays& arrays, const void* x, voi
   Gather(x);
   for (const ExpertLinear& l : offsets.expert_up) BackwardWeights(l, rows, arrays.d_up, shape.up_width(), gradient);
   bool is_first = true;
-  for (const ExpertLinear& l : offsets.expert_up) {  // onto what was gathered, which is done with
+  for (const ExpertLinear& l : offsets.expert_up) {  // as above
     MultiplyBack(l, arrays.d_up, shape.up_width(), rows, !is_first);
     is_first = false;
   }

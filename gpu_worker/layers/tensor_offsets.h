@@ -10,9 +10,9 @@
 namespace eps::worker {
 
 // Where the layer's tensor of this role lies in its weight slot and gradient slot, in elements.
-// The layer must have exactly one such tensor: layers and ModelSpec are written for each other.
+// The layer must have exactly one such tensor, or one of each expert, of which it is the first's: layers and ModelSpec are
+// written for each other.
 int64_t TensorOffset(const ModelSpec& model, LayerId layer, TensorRole role);
-// Of experts it is the first one's.
 // The same of one that the layer may lack, or of a part of its adapter.
 std::optional<int64_t> FindTensorOffset(const ModelSpec& model, LayerId layer, TensorRole role,
                                         LoraPart part = LoraPart::kNone);

@@ -11,7 +11,7 @@ LayerOperations BlockOperations(const LayerShape& s) {
     return 2 * rows * static_cast<double>(in) * static_cast<double>(out);
   };
   const double qkv = product(s.C, s.qkv_width()), attention_out = product(s.q_width(), s.C);
-  const double routed = static_cast<double>(s.mlp_rows()) / rows;  // of a token
+  const double routed = s.experts.are_on() ? static_cast<double>(s.experts.per_token) : 1;  // rows of a token
   const double up = routed * product(s.C, s.up_width()), down = routed * product(s.F, s.C);
   const double router = product(s.C, s.experts.num);
   // Queries with keys, and weights with values; half of it where a token sees none behind it.
@@ -36,7 +36,8 @@ LayerOperations BlockOperations(const LayerShape& s) {
     operations.bytes +=
         static_cast<double>(s.act_bytes()) * (routed - 1) * rows * static_cast<double>(3 * s.up_width());
     operations.bytes += static_cast<double>(s.act_bytes()) * routed * rows * static_cast<double>(6 * s.C);
-    operations.bytes += static_cast<double>(s.act_bytes() * s.experts.num * s.C * (s.up_width() + s.F));
+    operations.bytes += static_cast<double>(s.act_bytes() * s.experts.num) * static_cast<double>(s.C) *
+                        static_cast<double>(s.up_width() + s.F);
   }
   return operations;
 }

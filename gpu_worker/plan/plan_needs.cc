@@ -6,8 +6,9 @@ namespace eps::worker {
 namespace {
 
 // Far beyond what a device could compute, and low enough that no size overflows and the steps of a pass can be listed.
-constexpr int64_t kMostTurns = int64_t{1} << 22;          // layers * micro-batches of a pass
-constexpr int64_t kMostBoundaryBytes = int64_t{1} << 36;  // of one micro-batch
+constexpr int64_t kMostTurns = int64_t{1} << 22;                           // layers * micro-batches of a pass
+constexpr int64_t kMostBoundaryBytes = int64_t{1} << 36;                   // of one micro-batch
+constexpr double kMostRoutedRows = 0x1p31 - 1, kMostRoutedBytes = 0x1p40;  // the same
 
 int PassVnodes(const PlanRequest& request) {
   const int all = request.run->batch.virtual_nodes;
@@ -18,6 +19,20 @@ int PassVnodes(const PlanRequest& request) {
 
 Profile ProfileOf(const PlanRequest& request) {
   return request.profile != nullptr ? *request.profile : NominalProfile("cpu");
+}
+
+// What is bounded of a boundary is here as often as a token is routed; rows have numbers of 32 bits.
+absl::Status CheckRoutedRows(const RunConfig& run, const KernelSizes& kernels) {
+  const ModelConfig& config = run.model;
+  const double rows =
+      static_cast<double>(run.batch.micro_batch * config.context) * static_cast<double>(config.experts.per_token);
+  const double row_bytes = static_cast<double>(std::max(config.d_model, 2 * config.d_ff)) *
+                           static_cast<double>(SizeOf(kernels.compute_dtype));
+  if (rows <= kMostRoutedRows && rows * row_bytes <= kMostRoutedBytes) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      "model.experts.per_token: ", config.experts.per_token, " for each of ", run.batch.micro_batch, " sequences of ",
+      config.context, " tokens are ", rows, " rows of ", row_bytes, " bytes at once, must be at most ", kMostRoutedRows,
+      " rows and ", kMostRoutedBytes, " bytes; lower batch.micro_batch or model.context"));
 }
 
 absl::Status CheckPass(const PlanRequest& request) {
@@ -37,7 +52,7 @@ absl::Status CheckPass(const PlanRequest& request) {
                                                    config.context, " tokens, ", config.d_model, " wide, are ",
                                                    boundary_bytes, " bytes, must be at most ", kMostBoundaryBytes));
   }
-  return absl::OkStatus();
+  return config.experts.are_on() ? CheckRoutedRows(*request.run, request.kernels) : absl::OkStatus();
 }
 
 PlanNeeds NeedsOf(const PlanRequest& request) {

@@ -496,6 +496,21 @@ TEST(PlannerTest, APassBeyondAllMeasureIsRefusedByField) {
   EXPECT_THAT(wide.Plan(0), StatusIs(absl::StatusCode::kInvalidArgument, "batch.micro_batch: 65536"));
 }
 
+TEST(PlannerTest, MoreRoutedRowsThanNumbersOf32BitsAreRefusedByField) {
+  TestRun run;
+  run.run.model = {.family = ModelFamily::kLlama, .num_layers = 1, .d_model = 8, .num_heads = 1};
+  run.run.model.context = run.run.model.max_positions = 1 << 20;
+  run.run.model.vocab = 16;
+  run.run.model.num_kv_heads = 1;
+  run.run.model.d_head = run.run.model.d_ff = 8;
+  run.run.model.experts = {.num = 1024, .per_token = 1024};
+  run.run.batch.micro_batch = 1;
+  EXPECT_NE(run.Plan(0).status().code(), absl::StatusCode::kInvalidArgument);  // 2^30 rows
+  run.run.batch.micro_batch = 2;
+  EXPECT_THAT(run.Plan(0), StatusIs(absl::StatusCode::kInvalidArgument,
+                                    "model.experts.per_token: 1024 for each of 2 sequences of 1048576 tokens"));
+}
+
 // The largest sizes that are allowed still fit 64 bits.
 TEST(PlannerTest, SizesDoNotOverflow) {
   TestRun run(4094, 1);

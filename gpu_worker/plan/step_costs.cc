@@ -36,11 +36,13 @@ bool IsWhole(const LayerTimes& times, const ModelSpec& model) {
 double Distance(const LayerShape& a, const LayerShape& b) {
   constexpr double kOfRows = 0.5;     // beside 1 of the width
   constexpr double kOtherDtype = 10;  // farther than e^10 = 22,000 times the width: another dtype's rates come last
+  constexpr double kOtherParts = 5;   // experts, of which one has them: their rows and weights are another balance
   const auto ratio = [](int64_t x, int64_t y) {
     return std::abs(
         std::log(static_cast<double>(std::max<int64_t>(x, 1)) / static_cast<double>(std::max<int64_t>(y, 1))));
   };
-  return ratio(a.C, b.C) + kOfRows * ratio(a.M(), b.M()) + (a.act_bytes() == b.act_bytes() ? 0 : kOtherDtype);
+  return ratio(a.C, b.C) + kOfRows * ratio(a.M(), b.M()) + (a.act_bytes() == b.act_bytes() ? 0 : kOtherDtype) +
+         (a.experts.are_on() == b.experts.are_on() ? 0 : kOtherParts);
 }
 
 // As operations and bytes together: a byte is as dear as ten operations, within a factor of three of what cpus and GPUs

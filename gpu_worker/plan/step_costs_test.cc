@@ -295,6 +295,28 @@ TEST_F(StepCostsTest, TimesAreOfTheAdaptersThatWereMeasured) {
   EXPECT_FALSE(IsExact());
 }
 
+TEST_F(StepCostsTest, BlocksWithExpertsAreScaledFromSuchBlocks) {
+  ModelConfig& model = run_.model;
+  model.family = ModelFamily::kLlama;
+  model.max_positions = model.context;
+  model.num_kv_heads = model.num_heads;
+  model.d_head = model.d_model / model.num_heads;
+  model.d_ff = 128;
+  Measure();  // of a block without
+  const Profile without = profile_;
+  model.experts = {.num = 8, .per_token = 2};
+  EXPECT_FALSE(IsExact());
+  EXPECT_GT(Seconds(Kind::kForward), 0.25);  // twice the rows, and the weights of eight
+  Measure();
+  EXPECT_TRUE(IsExact());
+  profile_.layers[1].forward_seconds = 7;
+  profile_.layers.insert(profile_.layers.begin(), without.layers.begin(), without.layers.end());
+  run_.batch.micro_batch *= 3;
+  EXPECT_GT(Seconds(Kind::kForward), 7);
+  model.experts.per_token = 3;
+  EXPECT_FALSE(IsExact());
+}
+
 TEST_F(StepCostsTest, ABlockThatIsFrozenNeedsNoBackward) {
   profile_.layers[1].backward_seconds = 0;
   profile_.layers[0].backward_seconds = 0;

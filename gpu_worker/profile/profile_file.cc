@@ -27,7 +27,7 @@ std::string Name(size_t activity) { return std::string(ActivityName(static_cast<
 constexpr double kSlowest = 1, kFastest = 1e18;  // bytes a second
 constexpr double kLongest = 1e6;                 // seconds
 constexpr double kMostElems = 0x1p53;            // a whole number still
-constexpr double kMostExperts = 1024;
+constexpr auto kMostExperts = static_cast<double>(kMaxExperts);
 constexpr double kWidest = 1 << 30;  // of each size of a shape: as RunSpecs have it
 constexpr std::array<std::pair<const char*, double Profile::*>, 5> kSpeeds = {{
     {"gradient_bytes_per_second", &Profile::gradient_bytes_per_second},
@@ -222,6 +222,10 @@ absl::StatusOr<LayerTimes> LayerFromJson(const Json& json, size_t index) {
     Reader of_experts(absl::StrCat("layers[", index, "].shape.", kExperts, "."));
     for (const auto& [name, field] : kExpertsSizes) {
       times.shape.experts.*field = of_experts.Integer(shape->at(kExperts), name, 1, kMostExperts);
+    }
+    const ExpertsShape& experts = times.shape.experts;
+    if (experts.per_token > experts.num) {
+      of_experts.Fail("per_token", absl::StrCat(experts.per_token), absl::StrCat("at most num, ", experts.num));
     }
     EPS_RETURN_IF_ERROR(of_experts.status());
   }

@@ -57,6 +57,21 @@ TEST(ProfileFileTest, AShapeWithoutAdaptersSaysNothingOfThemAndOneWithSaysAll) {
   }
 }
 
+TEST(ProfileFileTest, ExpertsAreReadAsTheyWereWritten) {
+  Profile profile = NominalProfile("cpu");
+  EXPECT_THAT(ProfileToJson(profile), Not(HasSubstr("experts")));
+  profile.layers[1].shape.experts = {.num = 128, .per_token = 8};
+  const std::string good = ProfileToJson(profile);
+  ASSERT_OK_AND_ASSIGN(const Profile read, ProfileFromJson(good));
+  EXPECT_EQ(read.layers[1].shape.experts.num, 128);
+  EXPECT_EQ(read.layers[1].shape.experts.per_token, 8);
+  EXPECT_THAT(
+      ProfileFromJson(absl::StrReplaceAll(good, {{"\"per_token\": 8", "\"per_token\": 129"}})),
+      StatusIs(absl::StatusCode::kInvalidArgument, "layers[1].shape.experts.per_token: 129, must be at most num, 128"));
+  EXPECT_THAT(ProfileFromJson(absl::StrReplaceAll(good, {{"\"num\": 128", "\"num\": 0"}})),
+              StatusIs(absl::StatusCode::kInvalidArgument, "layers[1].shape.experts.num: 0, must be a number from 1"));
+}
+
 TEST(ProfileFileTest, AShapeThatSaysNoFormatIsInTheFirstThatThereWas) {
   Profile profile = NominalProfile("cpu");
   profile.layers[1].shape.quantized_elems = 4096;

@@ -31,8 +31,8 @@ struct PassContext {
   StepId step;
   absl::Span<const int> vnodes;  // of the pass
   double token_scale = 1;        // of a counted token's loss: the loss scale / counted tokens of the step
-  double expert_balance =
-      0;  // of a micro-batch in each block: ExpertsConfig's * the loss scale / micro-batches of the step
+  // Of a micro-batch in each block: ExpertsConfig's balance * the loss scale / micro-batches of the step.
+  double expert_balance = 0;
   Dtype gradients = Dtype::kF32;
   bool training = true;               // false: no dropout
   const GroupParts* group = nullptr;  // null: this worker goes alone

@@ -29,6 +29,8 @@ SANITIZED = ("DocumentsAndDropout*/Bf16", "OneDocument*/Bf16", "AttentionDrops*/
              "WidenIs*/Bf16", "FinishLeafInto*/Bf16", "AddGradient*/Bf16", "EmbeddingAndItsBackward*/Bf16",
              "EmbeddingBackwardAdds*/Bf16", "LayerNormAndItsBackward*/Bf16", "RmsNormAndItsBackward*/Bf16",
              "SwigluAndItsBackward*/Bf16", "RotaryAgrees*/Bf16", "ActivationBackwardAgrees*/Bf16",
+             "RouteAndItsBackward*/Bf16", "LogitsThatAreNotFinite*/Bf16", "RowsAreGathered*/Bf16",
+             "ExpertMatMul*/Bf16", "ExpertGradient*/Bf16", "ExpertMatMul*/Fp32", "ExpertGradient*/Fp32",
              "EachDropoutHas*/Bf16", "DropoutOfAll*/Bf16", "ColumnSum*/Bf16", "CrossEntropyInChunks*/Bf16")
 SANITIZED_FILTER = ":".join(f"*.{case}" for case in SANITIZED)
 

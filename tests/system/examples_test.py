@@ -29,7 +29,7 @@ class ExamplesTest(SystemTest):
         rows = ROW.findall((EXAMPLES / "README.md").read_text())
         self.assertGreaterEqual({row[0] for row in rows},
                                 {"bert_large.textproto", "gpt2_hf.textproto", "llama3_8b.textproto",
-                                 "qwen3_32b.textproto"})
+                                 "qwen3_32b.textproto", "qwen3_30b_a3b_lora.textproto"})
         for name, parameters, cap, smallest, daemon, worker, together in rows:
             with self.subTest(name):
                 plan = self.plan(name, "--device", "cuda:0", "--device-memory", cap.replace(" ", ""))

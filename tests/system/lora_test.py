@@ -128,7 +128,8 @@ class LoraTest(SystemTest):
                             ({"rank": 5000}, "model.lora.rank: 5000, must be between 1 and 4096"),
                             ({"rank": 4, "alpha": 0}, "model.lora.alpha: 0, must be greater than 0"),
                             ({"rank": 4, "targets": ["q_proj"]},
-                             'model.lora.targets: "q_proj" names no product of the blocks that may have an adapter; names end with c_attn, '),
+                             'model.lora.targets: "q_proj" names no product of the blocks that may have an adapter; '
+                             'names end with c_attn, '),
                             ({"rank": 4, "dropout": 1}, "model.lora.dropout: 1, must be at least 0 and less than 1")):
             self.refused(train(self.work.spec({"model": {"lora": lora}}), self.work.out("run")), 2, words)
             self.assertFalse(self.work.out("run").exists())

@@ -25,7 +25,7 @@ namespace {
 
 // Tiles of kernels that pass once over memory: 64 KiB of fp32 and more, so that handing one out
 // costs nothing beside it.
-static_assert(kMaxHeadDim == eps::kMaxHeadDim, "what RunSpecs may ask for");
+static_assert(kMaxHeadDim == eps::kMaxHeadDim && worker::kMaxExperts == eps::kMaxExperts, "what RunSpecs may ask for");
 constexpr int64_t kTileElems = 16384;  // with a transcendental function per element
 constexpr int64_t kLongTileElems = 65536;
 constexpr int64_t kTileRows = 32;
@@ -187,7 +187,7 @@ void CpuKernels::SwigluBackward(const SwigluBackwardArgs& args) {
 }
 
 void CpuKernels::Route(const RouteArgs& args) {
-  EPS_CHECK(args.K > 0 && args.K <= args.E && args.E <= kMaxExperts);
+  EPS_CHECK(args.K > 0 && args.K <= args.E && args.E <= kMaxExperts && args.M * args.K <= INT32_MAX);
   compute_.Launch([this, args] {
     ForRanges(args.M, kTileRows, [&](int64_t begin, int64_t end, float*) { ChooseExperts(args, begin, end); });
     GroupRows(args);

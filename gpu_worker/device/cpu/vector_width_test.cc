@@ -99,6 +99,18 @@ std::vector<float> RunKernels() {
   k.Swiglu({.M = M / 2, .F = C, .gate_up = x, .y = a.Zero(M * C)});
   k.SwigluBackward(
       {.M = M / 2, .F = C, .gate_up = x, .dy = a.Filled(M * C, 13), .dgate_up = a.Zero(M * C), .y = a.Zero(M * C)});
+  k.Swiglu({.M = M / 2, .F = C, .gate_up = x, .weight = a.Filled(M / 2, 16), .y = a.Zero(M * C)});
+  k.SwigluBackward({.M = M / 2,
+                    .F = C,
+                    .gate_up = x,
+                    .weight = a.Filled(M / 2, 16),
+                    .dy = a.Filled(M * C, 13),
+                    .dgate_up = a.Zero(M * C),
+                    .y = a.Zero(M * C),
+                    .dweight = a.Zero(M / 2)});
+  auto* rows = reinterpret_cast<int32_t*>(a.Zero(M));
+  for (int64_t i = 0; i < M / 2 * 2; ++i) rows[i] = static_cast<int32_t>(M - 1 - i);
+  k.SumRows({.M = M / 2, .K = 2, .C = C, .row = rows, .x = x, .residual = a.Filled(M * C, 17), .y = a.Zero(M * C)});
   k.Rotary({.M = M, .T = 9, .heads = 2, .D = 46, .ld = C, .x = a.Filled(M * C, 14), .table = a.Filled(9 * 46, 15)});
   k.ColumnSum({.M = M, .N = C, .ld = C, .x = x, .out = a.Zero(C), .scratch = a.Zero(sizes.column_sum(M, C) / 4)});
 

@@ -9,6 +9,7 @@
 // may be, and a block that finds no rows returns. So nothing waits for the host, and a graph holds for every routing.
 namespace eps::worker::cuda {
 
+// No bit depends on the grid: a routed row is one block's, and so is each number of a gradient; orders are those of tokens.
 void Route(KernelQueue& queue, Dtype act, const RouteArgs& args);
 void RouteBackward(KernelQueue& queue, Dtype act, const RouteBackwardArgs& args);
 void GatherRows(KernelQueue& queue, Dtype act, const GatherRowsArgs& args);

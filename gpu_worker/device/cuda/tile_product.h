@@ -144,8 +144,8 @@ struct PlainProduct {
   static constexpr int kThreads = 256, kBlocks = 2;
   static constexpr int kStages = 3, kStep = 16;
   static constexpr int kThreadsOfRow = kTile / kPack;
-  static constexpr int kStride =
-      kTile + 4;  // between depths, whose lines follow each other; so copies meet fewer of a bank
+  // Between depths, whose lines follow each other; so copies meet fewer of a bank.
+  static constexpr int kStride = kTile + 4;
 
   template <bool kAlong>
   struct Operand {
