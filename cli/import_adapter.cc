@@ -80,7 +80,7 @@ void Say(const std::string& out, const std::string& from, const AdapterReader& a
       copied_bytes == 0 ? "whose files are linked" : absl::StrCat(FormatByteSize(copied_bytes), " copied").c_str(),
       static_cast<long long>(lora.rank), static_cast<long long>(adapters));
   std::printf("  alpha %g%s, dropout %g; %s\n", lora.alpha, lora.rank_stabilized ? ", rank-stabilized" : "",
-              lora.dropout, lora.targets.empty() ? "beside all of the blocks' products" : SomeOf(lora.targets).c_str());
+              lora.dropout, lora.targets.empty() ? "beside all products that take any" : SomeOf(lora.targets).c_str());
   if (!whole.empty()) std::printf("  and in the place of the model's own: %s\n", SomeOf(whole).c_str());
   if (!adapter.base_model().empty()) {
     std::printf("  they were trained beside %s, as adapter_config.json has it\n", adapter.base_model().c_str());

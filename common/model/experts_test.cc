@@ -272,7 +272,7 @@ TEST(ExpertsSpecTest, NumbersOutsideTheirRangeAreNamed) {
            {{.num = 0, .per_token = 1}, "model.experts.num: 0, "},
            {{.num = 4, .per_token = 5}, "model.experts.per_token: 5, must be between 1 and 4"},
            {{.num = 4, .per_token = 0}, "model.experts.per_token: 0, "},
-           {{.num = 4, .per_token = 1, .balance = -0.1}, "model.experts.balance: -0.1, must be at least 0"}}) {
+           {{.num = 4, .per_token = 1, .balance = -0.1}, "model.experts.balance: -0.1, must be between 0 and 1000"}}) {
     ModelConfig config = SmallExperts();
     config.experts = experts;
     EXPECT_THAT(BuildModel(config), StatusIs(kInvalid, want));

@@ -48,11 +48,15 @@ absl::Status CheckRotary(const RotaryConfig& rotary) {
   return CheckRange("model.rope_scaling.original_context", rotary.original_context, kMaxOriginalContext);
 }
 
+constexpr double kMaxBalance = 1000;  // beside a loss of some nats
+
 absl::Status CheckExperts(const ExpertsConfig& experts) {
   if (experts == ExpertsConfig{}) return absl::OkStatus();
   EPS_RETURN_IF_ERROR(CheckRange("model.experts.num", experts.num, kMaxExperts));
   EPS_RETURN_IF_ERROR(CheckRange("model.experts.per_token", experts.per_token, experts.num));
-  return CheckPositive("model.experts.balance", experts.balance, 0);
+  if (experts.balance >= 0 && experts.balance <= kMaxBalance) return absl::OkStatus();  // NaN fails
+  return absl::InvalidArgumentError(
+      absl::StrCat("model.experts.balance: ", experts.balance, ", must be between 0 and ", kMaxBalance));
 }
 
 absl::Status Check(const ModelConfig& config) {

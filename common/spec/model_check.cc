@@ -95,7 +95,7 @@ ModelConfig ShapeOf(const proto::Model& model) {
   return config;
 }
 
-absl::string_view FirstOfLlama(const proto::Model& model) {
+absl::string_view FirstOfLlamaShape(const proto::Model& model) {
   return FirstGiven({{"kv_heads", model.has_kv_heads()},
                      {"head_dim", model.has_head_dim()},
                      {"tied_head", model.has_tied_head()},
@@ -105,7 +105,14 @@ absl::string_view FirstOfLlama(const proto::Model& model) {
                      {"sliding_window", model.has_sliding_window()},
                      {"rope_theta", model.has_rope_theta()},
                      {"rope_scaling", model.has_rope_scaling()},
-                     {"experts", model.has_experts()}});
+                     {"experts.num", model.experts().has_num()},
+                     {"experts.per_token", model.experts().has_per_token()},
+                     {"experts.normalize", model.experts().has_normalize()}});
+}
+absl::string_view FirstOfLlama(const proto::Model& model) {
+  const absl::string_view of_shape = FirstOfLlamaShape(model);
+  if (!of_shape.empty()) return of_shape;
+  return FirstGiven({{"experts.balance", model.experts().has_balance()}});
 }
 absl::string_view FirstOfBert(const proto::Model& model) {
   return FirstGiven({{"types", model.has_types()},
@@ -171,14 +178,6 @@ absl::Status RequireShape(const proto::Model& model) {
   return absl::OkStatus();
 }
 
-// But for how experts are trained, which no folder says.
-bool SaysNoLlamaShape(const proto::Model& model) {
-  proto::Model shape = model;
-  shape.mutable_experts()->clear_balance();
-  if (shape.experts().ByteSizeLong() == 0) shape.clear_experts();
-  return FirstOfLlama(shape).empty();
-}
-
 // The shape stands in the folder; a second one in the RunSpec could only contradict it.
 absl::Status RefuseShapeBesideFrom(const proto::Model& model, ModelFamily family) {
   absl::string_view field = FirstGiven({{"family", model.has_family()},
@@ -188,7 +187,7 @@ absl::Status RefuseShapeBesideFrom(const proto::Model& model, ModelFamily family
                                         {"context", model.has_context() && family == ModelFamily::kGpt2},
                                         {"vocab", model.has_vocab()},
                                         {"layer_norm_eps", model.has_layer_norm_eps()}});
-  if (field.empty() && !SaysNoLlamaShape(model)) field = FirstOfLlama(model);
+  if (field.empty()) field = FirstOfLlamaShape(model);
   if (field.empty()) field = FirstOfBoth(model);
   if (field.empty() && model.has_types()) field = "types";
   if (field.empty()) return RefuseOtherFamilies(model, family);

@@ -76,7 +76,7 @@ TEST_F(RunConfigTest, ExpertsAreReadWithTheirDefaultsAndKept) {
   EXPECT_THAT(Load(base, with({{"model.experts.num", "4"}, {"model.experts.per_token", "5"}})),
               StatusIs(kInvalid, "model.experts.per_token: 5, must be between 1 and 4"));
   EXPECT_THAT(Load(base, {{"model.experts.num", "4"}, {"model.experts.per_token", "2"}}),
-              StatusIs(kInvalid, "model.experts: given, but it is of family: LLAMA"));
+              StatusIs(kInvalid, "model.experts.num: given, but it is of family: LLAMA"));
 }
 
 TEST_F(RunConfigTest, EachScalingOfPositionsHasItsOwnFields) {
@@ -318,7 +318,7 @@ TEST_F(RunConfigTest, BesideAFolderExpertsMayBeBalancedAndNothingElse) {
   EXPECT_EQ(config.model.experts, model.experts);
   EXPECT_THAT(ParseRunConfig(SerializeRunConfig(config)), IsOkAndHolds(config));
   EXPECT_THAT(Load(kFrom, {{"model.experts.per_token", "1"}}),
-              StatusIs(kInvalid, "model.experts: given beside model.from"));
+              StatusIs(kInvalid, "model.experts.per_token: given beside model.from"));
 }
 
 // ---- names of classes

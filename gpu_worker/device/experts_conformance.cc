@@ -93,27 +93,32 @@ TEST_P(DeviceConformanceTest, RouteAndItsBackwardAgreeWithFp64AndFiniteDifferenc
 // What has diverged is told by the loss; until then nothing may be read or written where no row is.
 TEST_P(DeviceConformanceTest, LogitsThatAreNotFiniteChooseExpertsAllTheSame) {
   constexpr double kInf = std::numeric_limits<double>::infinity(), kNaN = std::numeric_limits<double>::quiet_NaN();
-  const RouteCase t = {.M = 6, .E = 40, .K = 5};
-  Array logits = MakeLogits(t);
-  std::fill_n(logits.begin(), 40, kNaN);
-  std::fill_n(logits.begin() + 40, 40, -kInf);
-  std::fill_n(logits.begin() + 80, 40, kInf);
-  for (int64_t e = 0; e < 40; ++e) logits[120 + e] = e % 3 == 0 ? kNaN : e % 3 == 1 ? -kInf : 1;
-  logits[160 + 33] = kNaN;
-  ConformanceMemory memory(device());
-  const Routed got = RunRoute(memory, t, logits, GetParam().sizes).routed;
-  std::vector<int32_t> counts(40), rows = got.row;
-  for (int64_t m = 0; m < t.M; ++m) {
-    const std::set<int32_t> chosen(got.expert.begin() + m * t.K, got.expert.begin() + (m + 1) * t.K);
-    EXPECT_EQ(chosen.size(), 5) << "token " << m;
-    for (const int32_t e : chosen) {
-      ASSERT_TRUE(e >= 0 && e < t.E) << "token " << m;
-      ++counts[e];
+  for (const bool normalizes : {true, false}) {
+    const RouteCase t = {.M = 6, .E = 40, .K = 5, .normalizes = normalizes};
+    Array logits = MakeLogits(t);
+    std::fill_n(logits.begin(), 40, kNaN);
+    std::fill_n(logits.begin() + 40, 40, -kInf);
+    std::fill_n(logits.begin() + 80, 40, kInf);
+    for (int64_t e = 0; e < 40; ++e) logits[120 + e] = e % 3 == 0 ? kNaN : e % 3 == 1 ? -kInf : 1;
+    logits[160 + 33] = kNaN;
+    ConformanceMemory memory(device());
+    const Routed got = RunRoute(memory, t, logits, GetParam().sizes).routed;
+    std::vector<int32_t> counts(40), rows = got.row;
+    for (int64_t m = 0; m < t.M; ++m) {
+      const std::set<int32_t> chosen(got.expert.begin() + m * t.K, got.expert.begin() + (m + 1) * t.K);
+      EXPECT_EQ(chosen.size(), 5) << "token " << m;
+      for (const int32_t e : chosen) {
+        ASSERT_TRUE(e >= 0 && e < t.E) << "token " << m;
+        ++counts[e];
+      }
+    }
+    for (int64_t e = 0; e < t.E; ++e) EXPECT_EQ(got.first_row[e + 1] - got.first_row[e], counts[e]) << e;
+    std::sort(rows.begin(), rows.end());
+    for (int32_t i = 0; i < 30; ++i) ASSERT_EQ(rows[i], i);
+    for (int64_t i = 0; i < 30; ++i) {
+      EXPECT_EQ(std::isnan(got.weight[got.row[i]]), i / t.K < 5) << "token " << i / t.K;
     }
   }
-  for (int64_t e = 0; e < t.E; ++e) EXPECT_EQ(got.first_row[e + 1] - got.first_row[e], counts[e]) << e;
-  std::sort(rows.begin(), rows.end());
-  for (int32_t i = 0; i < 30; ++i) EXPECT_EQ(rows[i], i);
 }
 
 TEST_P(DeviceConformanceTest, RowsAreGatheredAndSummed) {

@@ -243,7 +243,8 @@ struct Routing {                 // on the device; made by Route, read by the ot
 };
 // R is below 2^31, and all of first_row's E + 1 numbers lie between 0 and R, which is the last.
 // The weights of a token are its probabilities, softmax of its logits, rounded to fp32; with `normalizes` over their sum, which is
-// the softmax of the chosen logits alone. Logits that are not finite choose K different experts all the same.
+// the softmax of the chosen logits alone. Logits that are not finite choose K different experts all the same; with a NaN among them, or
+// nothing but infinite ones, a token's weights are NaN.
 struct RouteArgs {
   int64_t M = 0, E = 0, K = 0;   // 1 <= K <= E <= kMaxExperts
   const void* logits = nullptr;  // act (M, E)

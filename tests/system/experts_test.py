@@ -99,7 +99,7 @@ class ExpertsTest(SystemTest):
 
     def test_what_experts_cannot_be_is_refused_by_field(self):
         for changes, message in (
-                ({"model": {"experts": {"num": 4, "per_token": 2}}}, "model.experts: given, but it is of family: LLAMA"),
+                ({"model": {"experts": {"num": 4, "per_token": 2}}}, "model.experts.num: given, but it is of family: LLAMA"),
                 ({"model": merged(EXPERTS, {"experts": {"per_token": 12}})},
                  "model.experts.per_token: 12, must be between 1 and 11"),
                 ({"model": {**EXPERTS, "freeze": ["*.1.mlp.experts.7.*"]}},

@@ -52,6 +52,15 @@ __device__ __forceinline__ float SumOfExponentials(const float (&v)[kCount], flo
   return WarpSum(sum);
 }
 
+// NaN where a token's logits have one, else 0: what is over the sum of all of them is no number then.
+template <int kCount>
+__device__ __forceinline__ float NaNOf(const float (&v)[kCount]) {
+  float sum = 0;
+  EPS_UNROLL
+  for (int i = 0; i < kCount; ++i) sum += v[i] != v[i] ? v[i] : 0.0f;
+  return WarpSum(sum);
+}
+
 // Numbers in the order of logits, of which any two can be compared: a NaN is the least, and -0 is 0.
 __device__ __forceinline__ uint32_t RankOf(float logit) {
   if (logit != logit) return 0;
@@ -73,7 +82,7 @@ __global__ void __launch_bounds__(kTokenThreads)
   weight += token * K;
   float v[kCount];
   const float max = LoadLogits(logits + token * E, E, v);
-  float sum = normalizes ? 0.0f : SumOfExponentials(v, max, E);
+  float sum = normalizes ? NaNOf(v) : SumOfExponentials(v, max, E);
   uint32_t ranks[kCount], taken = 0;
   EPS_UNROLL
   for (int i = 0; i < kCount; ++i) ranks[i] = RankOf(v[i]);
