@@ -210,7 +210,8 @@ TEST(ExpertsSpecTest, ExpertsOfABlockAreFrozenTogether) {
     config.experts.num = num;
     const std::string last = std::to_string(num - 1);
     // What is frozen lies behind what is not: the last ones would lie where they did, and all but the first evenly.
-    for (const std::string expert : {"0.*", "0.up_proj.*", last + ".*", last + ".down_proj.*", last + ".gate_proj.*"}) {
+    for (const std::string& expert :
+         std::vector<std::string>{"0.*", "0.up_proj.*", last + ".*", last + ".down_proj.*", last + ".gate_proj.*"}) {
       config.freeze = {"*.layers.1.mlp.experts." + expert};
       EXPECT_THAT(BuildModel(config),
                   StatusIs(kInvalid, "model.freeze: of layers.1 a matrix of some experts is frozen"))
