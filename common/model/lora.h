@@ -18,10 +18,10 @@ inline constexpr int64_t kMaxLoraRank = 4096;
 inline constexpr size_t kMaxLoraTargets = 1024;  // each product of 146 blocks of a Llama by its whole name
 inline constexpr size_t kMaxLoraTargetBytes = 256;
 
-// The model with adapters (LoraConfig) beside the products of its blocks that config.lora.targets name; as it is, without
-// any; beside experts and their router there are none. Behind a blob's own tensors come the As of those of its matrices that
-// have an adapter, in their order, and then the Bs, so that the As of products with one input lie beside each other. "h.0.attn.c_attn.weight" has
-// "h.0.attn.c_attn.lora_A.weight" and "...lora_B.weight", as PEFT names them.
+// The model with adapters (LoraConfig) beside the products of its blocks that config.lora.targets name; as it is,
+// without any. Experts and their router have none. Behind a blob's own tensors come the As of those of its matrices
+// that have an adapter, in their order, and then the Bs, so that the As of products with one input lie beside each
+// other. "h.0.attn.c_attn.weight" has "h.0.attn.c_attn.lora_A.weight" and "...lora_B.weight", as PEFT names them.
 //
 // A begins as normal values of variance 1 / (3 in), that of PEFT's uniform ones, and B as zeros: the model computes what it
 // did.
