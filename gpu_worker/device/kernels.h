@@ -228,9 +228,9 @@ struct SwigluBackwardArgs {
   float* dweight = nullptr;       // (M) out, with weight and only then: the sum over F of dy silu(gate) up
 };
 
-// A mixture of experts: of E feed-forward parts a token goes through the K that its router gives most, and takes the sum
-// of what they give, each times its weight. A token's row in one of them is a routed row: R = M * K of them, those of an
-// expert together, experts in order, and within one by rising token. An expert may have none.
+// A mixture of experts: of E feed-forward parts a token goes through the K that its router gives most, and takes the
+// sum of what they give, each times its weight. A token's row in one of them is a routed row: R = M * K of them, those
+// of an expert together, experts in order, and within one by rising token. An expert may have none.
 // Source: Shazeer et al., arXiv:1701.06538; the order softmax, then K of it: Fedus et al., arXiv:2101.03961.
 struct Routing {                 // on the device; made by Route, read by the others
   int32_t* first_row = nullptr;  // (E + 1): expert e has the routed rows [first_row[e], first_row[e + 1])
@@ -241,10 +241,9 @@ struct Routing {                 // on the device; made by Route, read by the ot
 
   friend bool operator==(const Routing&, const Routing&) = default;
 };
-// R is below 2^31, and all of first_row's E + 1 numbers lie between 0 and R, which is the last.
-// The weights of a token are its probabilities, softmax of its logits, rounded to fp32; with `normalizes` over their sum, which is
-// the softmax of the chosen logits alone. Logits that are not finite choose K different experts all the same; with a NaN among them, or
-// nothing but infinite ones, a token's weights are NaN.
+// R is below 2^31. The weights of a token are its probabilities, softmax of its logits, rounded to fp32; with
+// `normalizes` over their sum, which is the softmax of the chosen logits alone. Logits that are not finite choose K
+// different experts all the same; with a NaN among them, or nothing but infinite ones, a token's weights are NaN.
 struct RouteArgs {
   int64_t M = 0, E = 0, K = 0;   // 1 <= K <= E <= kMaxExperts
   const void* logits = nullptr;  // act (M, E)
@@ -252,8 +251,8 @@ struct RouteArgs {
   Routing routing;          // all of it out
   void* scratch = nullptr;  // KernelSizes::route(M, E, K) bytes
 };
-// Of the loss, through the weights, and of `balance` * E * (the sum over experts of f P), f an expert's share of the routed
-// rows and P the mean of its probability over tokens: 1 where all have as many. Of f there is no gradient.
+// Of the loss, through the weights, and of `balance` * E * (the sum over experts of f P), f an expert's share of the
+// routed rows and P the mean of its probability over tokens: 1 where all have as many. Of f there is no gradient.
 // Source of the latter: Fedus et al., arXiv:2101.03961, section 2.2, eq. 4 to 6.
 struct RouteBackwardArgs {
   int64_t M = 0, E = 0, K = 0;
@@ -279,7 +278,8 @@ struct SumRowsArgs {
   const void* residual = nullptr;  // act (M, C), or null: 0
   void* y = nullptr;               // act (M, C); may be residual
 };
-// c[r] = a[r] op(b_e) [+ c[r]], for each routed row r of each expert e, whose matrix begins e * b_stride elements behind b.
+// c[r] = a[r] op(b_e) [+ c[r]], for each routed row r of each expert e, whose matrix begins e * b_stride elements
+// behind b.
 struct ExpertMatMulArgs {
   int64_t E = 0, R = 0, N = 0, K = 0;
   const int32_t* first_row = nullptr;  // (E + 1), of Routing
