@@ -70,13 +70,18 @@ def random_weights(config, seed):
     return weights
 
 
+def theta(config):
+    """Of transformers' defaults Mixtral's is its own."""
+    return config.get("rope_theta", 1e6 if config["model_type"] == "mixtral" else 10000.0)
+
+
 def yarn_frequencies(inverse, size, config):
     """Peng et al., arXiv:2309.00071: from those of fast pairs to a `factor` of those of slow ones by a ramp over the pairs."""
-    scaling, theta = config["rope_scaling"], config.get("rope_theta", 10000.0)
+    scaling, base = config["rope_scaling"], theta(config)
     positions = scaling.get("original_max_position_embeddings") or config["max_position_embeddings"]
 
     def pair(turns):
-        return size * math.log(positions / (turns * 2 * math.pi)) / (2 * math.log(theta))
+        return size * math.log(positions / (turns * 2 * math.pi)) / (2 * math.log(base))
 
     low = max(math.floor(pair(scaling.get("beta_fast", 32))), 0)
     high = min(math.ceil(pair(scaling.get("beta_slow", 1))), size - 1)
@@ -95,7 +100,7 @@ def length(config):
 def frequencies(config):
     """Of each pair of a head, in fp64."""
     size = head_dim(config)
-    inverse = config.get("rope_theta", 10000.0) ** (-torch.arange(0, size, 2, dtype=torch.float64) / size)
+    inverse = theta(config) ** (-torch.arange(0, size, 2, dtype=torch.float64) / size)
     scaling = config.get("rope_scaling")
     if not scaling or scaling["rope_type"] == "default":
         return inverse
