@@ -168,16 +168,16 @@ ModelSpec Build(const ModelConfig& config) {
 }  // namespace
 
 const Family& LlamaFamily() {
-  static const auto* const family =
-      new Family{.id = ModelFamily::kLlama,
-                 .model_types = {"llama", "mistral", "mixtral", "qwen2", "qwen3", "qwen3_moe", kOwnLlamaType},
-                 .own_model_type = kOwnLlamaType,
-                 .name_prefix = "model.",
-                 .ignored_suffixes = {".rotary_emb.inv_freq"},
-                 .from_json = &LlamaFromJson,
-                 .to_json = &LlamaToJson,
-                 .check = &Check,
-                 .build = &Build};
+  static const auto* const family = new Family{
+      .id = ModelFamily::kLlama,
+      .model_types = {"llama", "mistral", "mixtral", "qwen2", "qwen3", "qwen3_moe", std::string(kOwnLlamaType)},
+      .own_model_type = std::string(kOwnLlamaType),
+      .name_prefix = "model.",
+      .ignored_suffixes = {".rotary_emb.inv_freq"},
+      .from_json = &LlamaFromJson,
+      .to_json = &LlamaToJson,
+      .check = &Check,
+      .build = &Build};
   return *family;
 }
 

@@ -2,6 +2,7 @@
 #define EPS_COMMON_MODEL_LLAMA_JSON_H_
 
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "common/model/model_config.h"
 #include "nlohmann/json_fwd.hpp"
 
@@ -9,7 +10,7 @@
 namespace eps {
 
 // Of a mix of parts that no other program has, so that none takes it for a model that it knows.
-inline constexpr char kOwnLlamaType[] = "eps_llama";
+inline constexpr absl::string_view kOwnLlamaType = "eps_llama";
 
 absl::StatusOr<ModelConfig> LlamaFromJson(const nlohmann::json& object);
 nlohmann::json LlamaToJson(const ModelConfig& config);
