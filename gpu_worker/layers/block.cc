@@ -446,8 +446,8 @@ void BlockForward(Kernels& kernels, const BlockArgs& args, const void* x, void* 
 void BlockBackward(Kernels& kernels, const BlockArgs& args, const void* x, void* dy, float* gradient) {
   const BackwardScratch at(args.shape);
   const BlockWork b(kernels, args, at.Lora(args));
+  // After it dy is the gradient of x_mid.
   args.shape.experts.are_on() ? ExpertsBackward(b, at, dy, gradient) : MlpBackward(b, at, dy, gradient);
-  // dy is now the gradient of x_mid
   AttentionPartBackward(b, at, x, dy, gradient);  // and now that of x
 }
 
