@@ -140,6 +140,14 @@ std::string FormatEvaluating(const proto::StatusReply& status) {
   return absl::StrCat(when, ": ", EvaluatedShare(evaluating), " of it, ", FormatSeconds(evaluating.seconds()));
 }
 
+std::string FormatExpertLoad(const proto::StatusReply& status) {
+  if (!status.has_expert_load()) return "";
+  const proto::ExpertLoad& load = status.expert_load();
+  return absl::StrFormat(
+      "busiest %.2fx of an even share (block %d, expert %d), %.2fx in the mean over blocks; %d of %d without a token",
+      load.busiest(), load.busiest_block(), load.busiest_expert(), load.mean_busiest(), load.idle(), load.running());
+}
+
 std::string FormatCheckpointWriting(const proto::StatusReply& status) {
   if (status.checkpoint_writing_seconds() <= 0) return "";
   return absl::StrCat("step ", status.checkpoint_writing_step(), ", ",

@@ -62,6 +62,10 @@ std::string FormatCheckpointAge(const proto::StatusReply& status);
 // "0.250 s, ended 0.125 s ago"; before one is done in this sitting "none in this sitting, which began 7.700 s ago".
 std::string FormatLastStep(const proto::StatusReply& status);
 
+// How evenly the last step's tokens fell on experts: "busiest 2.50x of an even share (block 1, expert 17), 1.75x in the mean
+// over blocks; 3 of 512 without a token"; "": there are none, or it is not known.
+std::string FormatExpertLoad(const proto::StatusReply& status);
+
 // What a step's compute waited for, the shares of at least half a percent: "pull 1% version 3%"; "nothing".
 std::string FormatWaits(const proto::StatusReply& status);
 

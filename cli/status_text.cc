@@ -125,7 +125,7 @@ std::string StatusText(const proto::StatusReply& status) {
       LineOf("at work on", FormatLongStep(status)),
       Line("last step", absl::StrCat(FormatLastStep(status), "; skipped ", status.skipped_steps(), ", waited too long ",
                                      status.step_waits())),
-      LossLines(status), EvaluationLines(status), SpeedLines(status),
+      LossLines(status), LineOf("experts", FormatExpertLoad(status)), EvaluationLines(status), SpeedLines(status),
       Line("model", absl::StrCat(status.parameters(), " parameters, ", TrainableText(status), "state ",
                                  FormatByteSize(status.model_state_bytes()))),
       Line("daemon memory", absl::StrCat(FormatByteSize(status.resident_bytes()), " resident; contributions ",

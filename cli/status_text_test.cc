@@ -93,6 +93,22 @@ TEST(StatusTextTest, AnEvaluationAndACheckpointThatGoOnAreShown) {
                               "0.750 s\nbeing written        step 112, 9.400 s\n"));
 }
 
+TEST(StatusTextTest, ExpertsAreShownWhereThereAreAny) {
+  proto::StatusReply status = StatusOfTraining();
+  EXPECT_THAT(StatusText(status), Not(HasSubstr("experts")));
+  proto::ExpertLoad& load = *status.mutable_expert_load();
+  load.set_busiest(2.5);
+  load.set_busiest_block(1);
+  load.set_busiest_expert(17);
+  load.set_mean_busiest(1.754);
+  load.set_idle(3);
+  load.set_running(512);
+  EXPECT_THAT(
+      StatusText(status),
+      HasSubstr("\nexperts              busiest 2.50x of an even share (block 1, expert 17), 1.75x in the mean over "
+                "blocks; 3 of 512 without a token\n"));
+}
+
 TEST(StatusTextTest, ARunThatWaitsForWorkersSaysForHowManyAndUntilWhen) {
   proto::StatusReply status;
   status.set_state("waiting_for_workers");

@@ -95,6 +95,9 @@ void AddProgress(const proto::StatusReply& status, int columns, std::vector<std:
              FormatLossScale(status), absl::StrCat("waited too long ", status.step_waits()),
              absl::StrCat("compute waits for ", Known(has_done_one, FormatWaits(status)))},
             "  ", columns, lines);
+  if (const std::string load = FormatExpertLoad(status); !load.empty()) {
+    AddText(absl::StrCat("experts: ", load), columns, lines);
+  }
   if (const std::string evaluating = FormatEvaluating(status); !evaluating.empty()) {
     lines.push_back(absl::StrCat("evaluating ", evaluating));
   }

@@ -179,6 +179,14 @@ TEST(TopViewTest, AnEvaluationAndACheckpointThatGoOnAreShown) {
   EXPECT_THAT(Text(status, {80, 24}), HasSubstr("in 0.750 s\n  being written: step 112, 9.400 s\n"));
 }
 
+TEST(TopViewTest, ExpertsAreShownWhereThereAreAny) {
+  proto::StatusReply status = TrainingReply();
+  EXPECT_THAT(Text(status, {80, 24}), Not(HasSubstr("experts")));
+  status.mutable_expert_load()->set_busiest(2.5);
+  status.mutable_expert_load()->set_running(512);
+  EXPECT_THAT(Text(status, {80, 24}), HasSubstr("\nexperts: busiest 2.50x of an even share (block 0, expert 0)"));
+}
+
 TEST(TopViewTest, WorkersThatWentStandBehindThoseThatCompute) {
   proto::StatusReply status = TrainingReply();
   status.mutable_workers(0)->set_state("left");

@@ -377,7 +377,9 @@ absl::Status CheckOut(const std::string& out, const CheckpointDirectory& directo
 
 // Whether a checkpoint's tensors and position go by that field of its run.
 bool IsOfCheckpoint(absl::string_view field) {
-  if (field == "model.freeze" || field == "precision.wire_versions") return false;  // CheckFreeze looks at the former
+  // CheckFreeze looks at the first.
+  constexpr absl::string_view kFree[] = {"model.freeze", "model.experts.balance", "precision.wire_versions"};
+  if (std::ranges::find(kFree, field) != std::end(kFree)) return false;
   constexpr absl::string_view kFields[] = {"model", "data", "batch", "precision", "evaluation.held_out"};
   return std::ranges::any_of(kFields, [&](absl::string_view fixed) {
     absl::string_view rest = field;

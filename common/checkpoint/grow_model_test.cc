@@ -494,6 +494,23 @@ TEST_F(GrowCheckpointTest, ABranchThatChangesNothingOrWhatTheCheckpointGoesByIsR
   EXPECT_FALSE(std::filesystem::exists(out));
 }
 
+TEST_F(GrowCheckpointTest, ABranchMayHaveAnotherBalanceOfExpertsAndNoOtherExperts) {
+  RunConfig run = Run();
+  run.model.family = ModelFamily::kLlama;
+  run.model.num_kv_heads = run.model.num_heads;
+  run.model.d_head = run.model.d_model / run.model.num_heads;
+  run.model.max_positions = run.model.context;
+  run.model.d_ff = 8;
+  run.model.embedding_dropout = run.model.residual_dropout = 0;
+  run.model.experts = {.num = 3, .per_token = 2, .balance = 0.5};
+  const std::string folder = Write(run, StateAt(4));
+  EXPECT_THAT(Branch(folder, {{"model.experts.per_token", "1"}}),
+              StatusIs(absl::StatusCode::kInvalidArgument, "--set: model.experts.per_token: a checkpoint's tensors"));
+  ASSERT_OK_AND_ASSIGN(const Manifest branch, Branch(folder, {{"model.experts.balance", "0.25"}}));
+  run.model.experts.balance = 0.25;
+  EXPECT_THAT(DifferencesThatMatter(run, branch.run), IsEmpty());
+}
+
 TEST_F(GrowCheckpointTest, AMomentumThatComesOrGoesTakesItsMomentsAlong) {
   RunConfig run = Run();
   run.optimizer.rule = OptimizerRule::kSgd;

@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "absl/strings/str_cat.h"
+#include "common/schedule/expert_rows.h"
 
 namespace eps {
 
@@ -19,7 +20,10 @@ absl::StatusOr<int> MaxControlMessageBytes(const RunConfig& run) {
                                                    " can be sent to a worker in one message"));
   }
   const int64_t step_bytes = tokens * token_bytes + kVnodeBytes * run.batch.virtual_nodes;
-  return static_cast<int>(std::max(step_bytes, run.model.vocab * 4) + kSmallMessageBytes);
+  constexpr int64_t kMostVarintBytes = 5;  // of 32 bits
+  const int64_t expert_rows = ToldExpertsOf(run.model, run.batch.virtual_nodes).size();
+  const int64_t record_bytes = (kVnodeBytes + expert_rows * kMostVarintBytes) * run.batch.virtual_nodes;
+  return static_cast<int>(std::max({step_bytes, record_bytes, run.model.vocab * 4}) + kSmallMessageBytes);
 }
 
 }  // namespace eps

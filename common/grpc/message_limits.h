@@ -15,7 +15,7 @@ inline constexpr int64_t kSmallMessageBytes = 256 * 1024;
 inline constexpr int64_t kRunMessageBytes = int64_t{16} << 20;
 
 // The largest message of the control plane in a run: a step's samples (all of them may go to one
-// worker), or the logits of one token.
+// worker), what it says of them, or the logits of one token.
 //
 // Errors: INVALID_ARGUMENT naming the batch, when a step's data is more than gRPC can carry in one message
 absl::StatusOr<int> MaxControlMessageBytes(const RunConfig& run);

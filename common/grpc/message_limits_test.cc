@@ -42,6 +42,28 @@ TEST(MessageLimitsTest, AllOfAStepFitsIntoOneMessage) {
   EXPECT_GT(event.ByteSizeLong(), static_cast<size_t>(most) - 2 * kSmallMessageBytes);
 }
 
+TEST(MessageLimitsTest, WhatAWorkerSaysOfAStepFitsIntoOneMessage) {
+  RunConfig run;
+  run.model.family = ModelFamily::kLlama;
+  run.model.num_layers = 100;
+  run.model.vocab = 100;
+  run.model.context = 8;
+  run.model.experts = {.num = 128, .per_token = 2};
+  run.batch = {.virtual_nodes = 300, .micro_batches = 1, .micro_batch = 1};
+  proto::WorkerEvent event;
+  for (int v = 0; v < run.batch.virtual_nodes; ++v) {
+    proto::Record& record = *event.mutable_pass_done()->add_records();
+    record.set_vnode(v);
+    record.set_loss_sum(1.5);
+    record.set_counted_tokens(int64_t{1} << 62);
+    record.set_correct(int64_t{1} << 62);
+    for (int i = 0; i < 100 * 128; ++i) record.add_expert_rows(~uint32_t{0});
+  }
+  ASSERT_OK_AND_ASSIGN(const int most, MaxControlMessageBytes(run));
+  EXPECT_LE(event.ByteSizeLong(), static_cast<size_t>(most));
+  EXPECT_GT(event.ByteSizeLong(), static_cast<size_t>(most) - 2 * kSmallMessageBytes);
+}
+
 TEST(MessageLimitsTest, ARunFitsIntoItsMessageWithAllTheNamesThatItsClassesMayHave) {
   RunConfig run = LargeRun();
   run.model.num_classes = 1 << 16;

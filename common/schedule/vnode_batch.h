@@ -9,6 +9,7 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "common/base/ids.h"
+#include "common/schedule/expert_rows.h"
 
 namespace eps {
 
@@ -64,8 +65,9 @@ struct VnodeRecord {
   int vnode = 0;
   double loss_sum = 0;  // nats, over the vnode's counted tokens
   int64_t counted_tokens = 0;
-  bool finite = true;   // the loss; gradients say it with each contribution
-  int64_t correct = 0;  // of the counted tokens: those whose logit is the first of the largest
+  bool finite = true;      // the loss; gradients say it with each contribution
+  int64_t correct = 0;     // of the counted tokens: those whose logit is the first of the largest
+  ExpertRows expert_rows;  // of all its tokens, of what is told; none of an evaluation
 };
 
 }  // namespace eps

@@ -28,6 +28,14 @@ std::string MetricsLine(const StepReport& report) {
   for (const auto& [cause, share] : report.wait_fraction) line["waits"][cause] = share;
   line["device_peak_bytes"] = report.device_peak_bytes;
   line["workers"] = report.workers;
+  if (report.expert_load.has_value()) {
+    const ExpertLoad& load = *report.expert_load;
+    line["experts"] = {{"busiest", load.busiest},
+                       {"busiest_block", load.busiest_block},
+                       {"busiest_expert", load.busiest_expert},
+                       {"mean_busiest", load.mean_busiest},
+                       {"idle", load.idle}};
+  }
   return line.dump() + "\n";
 }
 

@@ -12,6 +12,7 @@
 #include "eps_server/report/loss_svg.h"
 #include "eps_server/report/metrics_log.h"
 #include "eps_server/report/summary.h"
+#include "eps_server/step/expert_load.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
@@ -56,6 +57,15 @@ TEST(MetricsLogTest, ALineForEachStepAsItCommits) {
        {"loss", "learning_rate", "gradient_norm", "tokens_per_second", "model_flops", "step_seconds"}) {
     EXPECT_TRUE(line.contains(key)) << key;
   }
+}
+
+TEST(MetricsLogTest, ALineSaysOfExpertsHowEvenlyTheyAreLoaded) {
+  StepReport report = ReportOf(3);
+  EXPECT_FALSE(nlohmann::json::parse(MetricsLine(report)).contains("experts"));
+  report.expert_load = LoadOf({3, 1, 0, 4}, {.blocks = 2, .experts = 2, .per_token = 1});
+  EXPECT_EQ(nlohmann::json::parse(MetricsLine(report))["experts"],
+            nlohmann::json::parse(R"({"busiest": 2.0, "busiest_block": 1, "busiest_expert": 1, "mean_busiest": 1.75,
+                                      "idle": 1})"));
 }
 
 TEST(MetricsLogTest, AResumeCutsWhatIsBeyondTheCheckpointAndHalfALine) {

@@ -125,6 +125,11 @@ void TensorboardLog::OnCommit(const StepReport& report) {
   Add(event, "speed/step_seconds", report.seconds);
   Add(event, "speed/workers", report.workers);
   if (report.seconds > 0) Add(event, "speed/model_flops_per_second", report.model_flops / report.seconds);
+  if (report.expert_load.has_value()) {
+    Add(event, "experts/busiest", report.expert_load->busiest);
+    Add(event, "experts/mean_busiest", report.expert_load->mean_busiest);
+    Add(event, "experts/idle", static_cast<double>(report.expert_load->idle));
+  }
   for (const auto& [cause, share] : report.wait_fraction) Add(event, absl::StrCat("waits/", cause), share);
   file_->Append(RecordOf(event));
 }

@@ -14,6 +14,7 @@
 #include "common/testing/status_matchers.h"
 #include "common/testing/temp_dir.h"
 #include "eps_server/report/tensorboard_event.pb.h"
+#include "eps_server/step/expert_load.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -81,6 +82,7 @@ TEST(TensorboardLogTest, TellsEachStepAndEvaluationAsItHappens) {
   log->OnEvaluation({.version = Version(1), .loss = 1, .accuracy = 0.5});
   StepReport skipped = DrawnReport(1);
   skipped.gradient_norm = -1;
+  skipped.expert_load = LoadOf({3, 1, 0, 4}, {.blocks = 2, .experts = 2, .per_token = 1});
   log->OnCommit(skipped);
   log->OnEvaluation({.version = Version(2), .loss = 1, .is_of_classes = true});
   log.reset();
@@ -100,7 +102,11 @@ TEST(TensorboardLogTest, TellsEachStepAndEvaluationAsItHappens) {
   EXPECT_EQ(events[3].step(), 1);
   EXPECT_THAT(ScalarsOf(events[3]), Contains(Pair("evaluation/accuracy", 0.5f)));
   EXPECT_THAT(ScalarsOf(events[3]), Contains(Pair("evaluation/perplexity", FloatEq(std::exp(1.0f)))));
+  EXPECT_EQ(step.count("experts/idle"), 0u);
   EXPECT_TRUE(std::isnan(ScalarsOf(events[4]).at("train/gradient_norm")));
+  EXPECT_THAT(ScalarsOf(events[4]), Contains(Pair("experts/busiest", 2.0f)));
+  EXPECT_THAT(ScalarsOf(events[4]), Contains(Pair("experts/mean_busiest", 1.75f)));
+  EXPECT_THAT(ScalarsOf(events[4]), Contains(Pair("experts/idle", 1.0f)));
   EXPECT_EQ(ScalarsOf(events[5]).count("evaluation/perplexity"), 0u);
 }
 

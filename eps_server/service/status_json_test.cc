@@ -4,8 +4,10 @@
 #include <string>
 
 #include "absl/status/statusor.h"
+#include "absl/strings/escaping.h"
 #include "common/testing/status_matchers.h"
 #include "eps_server/membership/membership.h"
+#include "eps_server/step/expert_load.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
 
@@ -78,6 +80,29 @@ TEST(StatusJsonTest, SaysWhatGoesOnBesideStepsOnlyWhileItDoes) {
   EXPECT_EQ(json["blobs_summed"], "5");
   EXPECT_EQ(json["counted"], "samples");
   EXPECT_EQ(json["workers"][0]["state"], "left");
+}
+
+TEST(StatusJsonTest, HasAByteForTheLoadOfEachExpert) {
+  DaemonView view{.phase = "training"};
+  EXPECT_FALSE(Parse(view).contains("expert_load"));
+  ExpertLoad load = *LoadOf({32, 1, 31, 0, 0, 0, 0, 0, 0}, {.blocks = 3, .experts = 3, .per_token = 1});
+  load.load[3] = 1e-6f;
+  load.load[4] = 100;
+  load.load[5] = 0;
+  view.status.expert_load = load;
+  const nlohmann::json json = Parse(view)["expert_load"];
+  EXPECT_EQ(json["blocks"], "3");
+  EXPECT_EQ(json["experts"], "3");
+  EXPECT_EQ(json["busiest"], 1.5);
+  EXPECT_EQ(json["busiest_block"], "0");
+  EXPECT_EQ(json["busiest_expert"], "0");
+  EXPECT_EQ(json["mean_busiest"], 1.5);
+  EXPECT_EQ(json["idle"], "0");
+  EXPECT_EQ(json["running"], "3");
+  std::string map;
+  ASSERT_TRUE(absl::Base64Unescape(json["map"].get<std::string>(), &map));
+  // In 32nds of an even share, but for what has few rows, or has many, or was left out.
+  EXPECT_EQ(map, "\x30\x02\x2f\x01\xfe" + std::string(1, '\0') + "\xff\xff\xff");
 }
 
 TEST(StatusJsonTest, OfADaemonThatStartsItSaysWhatThatIsAt) {

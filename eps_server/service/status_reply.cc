@@ -1,5 +1,7 @@
 #include "eps_server/service/status_reply.h"
 
+#include <algorithm>
+#include <cmath>
 #include <cstdlib>
 
 #include "absl/strings/string_view.h"
@@ -33,6 +35,25 @@ void FillWorker(const WorkerStatus& status, proto::WorkerStatus& worker) {
   for (const auto& [cause, seconds] : status.last_pass.wait_seconds) {
     (*worker.mutable_wait_seconds())[cause] = seconds;
   }
+}
+
+// A byte of proto::ExpertLoad's map.
+char MapByte(float load) {
+  if (std::isnan(load)) return '\xff';
+  const double in_32nds = std::round(32 * static_cast<double>(load));
+  return static_cast<char>(static_cast<unsigned char>(std::clamp(in_32nds, load > 0 ? 1.0 : 0.0, 254.0)));
+}
+
+void FillExpertLoad(const ExpertLoad& load, proto::ExpertLoad& out) {
+  out.set_blocks(static_cast<int64_t>(load.load.size()) / load.experts);
+  out.set_experts(load.experts);
+  out.set_busiest(load.busiest);
+  out.set_busiest_block(load.busiest_block);
+  out.set_busiest_expert(load.busiest_expert);
+  out.set_mean_busiest(load.mean_busiest);
+  out.set_idle(load.idle);
+  out.set_running(load.running);
+  for (const float each : load.load) out.mutable_map()->push_back(MapByte(each));
 }
 
 }  // namespace
@@ -94,6 +115,7 @@ void FillStatus(const RunStatus& status, proto::StatusReply& reply) {
       if (worker != WorkerId()) wait.add_worker_id(worker.value());
     }
   }
+  if (status.expert_load.has_value()) FillExpertLoad(*status.expert_load, *reply.mutable_expert_load());
   if (status.evaluation.has_value()) {
     proto::EvaluationStatus& evaluation = *reply.mutable_evaluation();
     evaluation.set_step(status.evaluation->version.value());

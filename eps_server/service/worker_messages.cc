@@ -109,7 +109,8 @@ std::vector<VnodeRecord> ToRecords(const proto::PassDone& done) {
                        .loss_sum = record.loss_sum(),
                        .counted_tokens = record.counted_tokens(),
                        .finite = record.finite(),
-                       .correct = record.correct()});
+                       .correct = record.correct(),
+                       .expert_rows = {record.expert_rows().begin(), record.expert_rows().end()}});
   }
   return records;
 }

@@ -25,6 +25,7 @@ export function show(view, charts) {
   charts.rate.show(view.charts?.rate ?? null);
   if (view.relay !== null) showRelay(view.relay);
   if (view.waits !== null) showWaits(view.waits);
+  if (view.experts !== null) showExperts(view.experts);
   if (view.workers !== null) showWorkers(view.workers);
   for (const name of ["memory", "checkpoints", "totals"]) {
     setChildren(byId(name), view[name] ?? [], makeFact, showFact);
@@ -83,6 +84,35 @@ function showWaits(waits) {
     setAttributes(item, { "data-kind": kind });
     setText(item, label);
   });
+}
+
+// A pixel for each expert, which the style makes larger.
+function showExperts({ map, busiest }) {
+  const canvas = byId("experts");
+  canvas.hidden = map === null;
+  if (map === null) return;
+  const { columns, cells } = map;
+  const rows = cells.length / columns;
+  if (canvas.width !== columns) canvas.width = columns;
+  if (canvas.height !== rows) canvas.height = rows;
+  canvas.style.setProperty("--columns", columns);
+  canvas.style.setProperty("--rows", rows);
+  setAttributes(canvas, { "aria-label": busiest });
+  const style = getComputedStyle(canvas);
+  const [idle, busy] = ["--warning", "--accent"].map((name) => style.getPropertyValue(name).trim());
+  const pen = canvas.getContext("2d");
+  pen.clearRect(0, 0, columns, rows);
+  cells.forEach((cell, i) => {
+    if (cell === null) return;
+    pen.fillStyle = cell.isIdle ? idle : busy;
+    pen.globalAlpha = cell.isIdle ? 1 : cell.shade;
+    pen.fillRect(i % columns, Math.floor(i / columns), 1, 1);
+  });
+  canvas.onpointermove = ({ offsetX, offsetY }) => {
+    const column = Math.floor((offsetX / canvas.clientWidth) * columns);
+    const row = Math.floor((offsetY / canvas.clientHeight) * rows);
+    setAttributes(canvas, { title: cells[row * columns + column]?.text });
+  };
 }
 
 function showStack(node, waits) {

@@ -4,6 +4,7 @@
 // A view is texts, shares in [0, 1], and severities: "good", "note", "warning", "bad". What is null is not shown.
 
 import { lineChart } from "./chart.js";
+import { expertsView } from "./experts.js";
 import {
   UNKNOWN,
   formatBytes,
@@ -72,6 +73,7 @@ export function viewOf(status, history, sizes) {
     charts: isTraining ? chartsView(status, history, sizes) : null,
     relay: isTraining ? relayView(status) : null,
     waits: isTraining && hasStepOfSitting(status) ? waitShares(status.wait_fraction, 1) : null,
+    experts: isTraining ? expertsView(status) : null,
     workers: isStarting ? null : workersView(status),
     memory: isStarting ? null : memoryView(status, isTraining),
     checkpoints: isTraining ? checkpointFacts(status) : null,

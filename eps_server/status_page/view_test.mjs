@@ -111,7 +111,7 @@ test("while the daemon starts what it does and nothing else is shown", () => {
     bytes: "0%, 3.0 MiB of 5.0 GiB",
     seconds: "3.250 s",
   });
-  for (const part of ["figures", "charts", "relay", "waits", "workers", "memory", "checkpoints", "totals"]) {
+  for (const part of ["figures", "charts", "relay", "waits", "experts", "workers", "memory", "checkpoints", "totals"]) {
     assert.equal(shown[part], null, part);
   }
   assert.equal(shown.head.progress, null);
@@ -323,6 +323,34 @@ test("of a run that is over nobody is waited for", () => {
     assert.equal(shown.banners.some(({ title }) => title.startsWith("Worker")), false, state);
     assert.equal(shown.relay, null, state);
   }
+});
+
+test("experts are drawn by their load, those without a token and blocks that were left out apart", () => {
+  assert.equal(view(training()).experts, null);
+  const load = {
+    blocks: "2",
+    experts: "4",
+    busiest: 2.5,
+    busiest_block: "1",
+    busiest_expert: "2",
+    mean_busiest: 1.75,
+    idle: "1",
+    running: "4",
+    map: Buffer.from([255, 255, 255, 255, 0, 16, 80, 32]).toString("base64"),
+  };
+  const { experts } = view(training({ expert_load: load }));
+  assert.equal(experts.busiest, "the busiest: 2.50× of an even share (block 1, expert 2)");
+  assert.equal(experts.mean, "the busiest of a block, in the mean: 1.75×");
+  assert.equal(experts.idle, "1 of 4 without a token");
+  assert.equal(experts.map.columns, 4);
+  assert.deepEqual(experts.map.cells.slice(0, 4), [null, null, null, null]);
+  const [idle, few, many, even] = experts.map.cells.slice(4);
+  assert.deepEqual(idle, { isIdle: true, shade: 0, text: "block 1, expert 0: no token" });
+  assert.equal(many.text, "block 1, expert 2: 2.50×");
+  assert.ok(!few.isIdle && few.shade < even.shade && even.shade < many.shade && many.shade < 1);
+  assert.equal(view(training({ expert_load: { ...load, map: "" } })).experts.map, null);
+  assert.equal(view(training({ expert_load: { ...load, map: undefined } })).experts.map, null);
+  assert.equal(view({ state: "serving", expert_load: load }).experts, null);
 });
 
 test("a finished run has neither eta nor relay", () => {

@@ -72,6 +72,7 @@ CoordinatorImpl::CoordinatorImpl(Options options)
       first_version_(options.resume.version),
       update_order_(UpdateOrder(model_, run_.defers_updates())),
       drop_(model_, run_.layer_drop),
+      told_experts_(ToldExpertsOf(model_.config, run_.batch.virtual_nodes)),
       flops_(model_),
       members_(options.lease),
       groups_(&NewIncarnation, run_.relay.group_members),

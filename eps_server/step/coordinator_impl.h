@@ -255,6 +255,7 @@ class CoordinatorImpl final : public Coordinator {
   const Version first_version_;  // of this sitting
   const std::vector<BlobId> update_order_;
   const LayerDrop drop_;
+  const ToldExperts told_experts_;
   const ModelFlops flops_;
   std::vector<BlobId> first_layer_;  // what the gate keeps back
   std::vector<BlobId> frozen_;       // whose versions advance with the gate

@@ -107,7 +107,7 @@ void CoordinatorImpl::OpenStep(Actions& actions) {
     MutexLock lock(mu_);
     if (!open_.has_value()) return;  // EndWithoutWorkers
     if (!batches.ok()) return EndBeforeStep(batches.status());
-    open_->ledger = std::make_unique<VnodeLedger>(step, *std::move(batches));
+    open_->ledger = std::make_unique<VnodeLedger>(step, *std::move(batches), told_experts_);
     Wake();
   });
 }
@@ -227,6 +227,7 @@ void CoordinatorImpl::Commit(Actions& actions) {
   report.pass_seconds = closing_->step.passes.seconds;
   report.device_peak_bytes = device_peak_bytes_;
   report.workers = closing_->workers;
+  report.expert_load = LoadOf(ledger.TotalExpertRows(), told_experts_);
 
   progress_.Commit(report, now);
   watch_.OnStepDone(absl::Seconds(report.seconds));

@@ -11,6 +11,7 @@
 #include "absl/strings/string_view.h"
 #include "common/base/ids.h"
 #include "eps_server/membership/membership.h"
+#include "eps_server/step/expert_load.h"
 #include "eps_server/step/step_report.h"
 #include "eps_server/step/step_wait.h"
 
@@ -111,6 +112,7 @@ struct RunStatus {
   std::vector<WorkerStatus> workers;
   int workers_expected = 0;      // that the first step waits for; 0: it has begun
   double start_in_seconds = -1;  // until it begins with those that are ready; -1: it has begun, or none is ready
+  std::optional<ExpertLoad> expert_load;         // of the last committed step of this sitting
   std::optional<EvaluationReport> evaluation;    // the newest of this sitting
   std::optional<EvaluationProgress> evaluating;  // nullopt: none goes on
 };

@@ -3,10 +3,12 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 
 #include "common/base/ids.h"
 #include "common/schedule/loss_scale.h"
+#include "eps_server/step/expert_load.h"
 
 namespace eps::server {
 
@@ -28,6 +30,7 @@ struct StepReport {
   double pass_seconds = 0;                      // that they are shares of, added over the workers
   int64_t device_peak_bytes = 0;                // the largest over the workers so far
   int workers = 0;                              // that are ready
+  std::optional<ExpertLoad> expert_load;        // nullopt: there are no experts, or none are told of
 };
 
 // An evaluation, as evaluations.jsonl and the log show it.

@@ -15,7 +15,7 @@
 
 namespace eps::server {
 
-VnodeLedger::VnodeLedger(StepId step, std::vector<VnodeBatch> batches) : step_(step) {
+VnodeLedger::VnodeLedger(StepId step, std::vector<VnodeBatch> batches, ToldExperts told) : step_(step), told_(told) {
   for (VnodeBatch& batch : batches) {
     Entry& entry = vnodes_.emplace_back();
     entry.counted_tokens = CountedTokens(batch);
@@ -134,6 +134,8 @@ absl::Status VnodeLedger::Check(WorkerId worker, const VnodeRecord& record) cons
                                                    record.counted_tokens, ", as many as vnode ", record.vnode,
                                                    " counts"));
   }
+  EPS_RETURN_IF_ERROR_WITH(CheckExpertRows(record.expert_rows, told_, static_cast<int64_t>(entry.batch.tokens.size())),
+                           absl::StrCat("pass_done.records.expert_rows of vnode ", record.vnode));
   return absl::OkStatus();
 }
 
@@ -185,6 +187,15 @@ VnodeTotals VnodeLedger::Totals() const {
 double VnodeLedger::Loss() const {
   if (counted_tokens_ == 0) return std::numeric_limits<double>::quiet_NaN();  // 0 / 0 has a sign on some machines
   return Totals().loss_sum / static_cast<double>(counted_tokens_);
+}
+
+std::vector<int64_t> VnodeLedger::TotalExpertRows() const {
+  EPS_CHECK(AllRecordsIn());
+  std::vector<int64_t> totals(static_cast<size_t>(told_.size()));
+  for (const Entry& entry : vnodes_) {
+    for (size_t i = 0; i < totals.size(); ++i) totals[i] += entry.record->expert_rows[i];
+  }
+  return totals;
 }
 
 }  // namespace eps::server

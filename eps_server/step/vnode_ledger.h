@@ -10,6 +10,7 @@
 #include "absl/status/status.h"
 #include "absl/types/span.h"
 #include "common/base/ids.h"
+#include "common/schedule/expert_rows.h"
 #include "common/schedule/vnode_batch.h"
 
 namespace eps::server {
@@ -26,8 +27,9 @@ struct VnodeTotals {
 // Threads: none of its own; the owner guards it.
 class VnodeLedger {
  public:
-  // One batch per vnode, by rising vnode. Nobody holds any yet.
-  VnodeLedger(StepId step, std::vector<VnodeBatch> batches);
+  // One batch per vnode, by rising vnode. Nobody holds any yet. told: of what records have ExpertRows; an evaluation's of
+  // nothing.
+  VnodeLedger(StepId step, std::vector<VnodeBatch> batches, ToldExperts told = {});
 
   StepId step() const { return step_; }
   int64_t counted_tokens() const { return counted_tokens_; }  // of the whole step
@@ -55,7 +57,7 @@ class VnodeLedger {
   // Counts each record once. All are checked before the first is counted. A member of a group that is over meanwhile
   // may still say what it has computed: it is what anybody else will say, and counts until somebody is given the vnode.
   // Errors: INVALID_ARGUMENT naming the field: no such vnode, one that is not `worker`'s, other
-  // counted_tokens, more correct ones than those
+  // counted_tokens, more correct ones than those, expert_rows that cannot be
   absl::Status AddRecords(WorkerId worker, absl::Span<const VnodeRecord> records);
   // Vnodes without a record, or with contributions missing (as in Lose), by who computes them; WorkerId() is nobody.
   std::map<WorkerId, std::vector<int>> Unfinished(const std::vector<bool>& missing) const;
@@ -71,9 +73,10 @@ class VnodeLedger {
   // The lowest vnode whose loss is not finite.
   std::optional<int> NonfiniteVnode() const;
 
-  // Both need AllRecordsIn().
+  // These need AllRecordsIn().
   VnodeTotals Totals() const;
   double Loss() const;  // mean over the counted tokens; NaN where nothing is counted, and the gradient is 0
+  std::vector<int64_t> TotalExpertRows() const;  // as ExpertRows, over all vnodes
 
  private:
   struct Entry {
@@ -92,6 +95,7 @@ class VnodeLedger {
   }
 
   StepId step_;
+  ToldExperts told_;
   std::vector<Entry> vnodes_;
   int64_t counted_tokens_ = 0, num_tokens_ = 0;
   int records_in_ = 0;

@@ -2,10 +2,12 @@
 
 #include <cmath>
 #include <limits>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "common/base/ids.h"
+#include "common/schedule/expert_rows.h"
 #include "common/schedule/vnode_batch.h"
 #include "common/testing/status_matchers.h"
 #include "gmock/gmock.h"
@@ -174,6 +176,32 @@ TEST(VnodeLedgerTest, BadRecordsNameTheFieldAndCountNothing) {
   EXPECT_OK(ledger.AddRecords(kB, {Record(2, 1), Record(3, 1)}));
   EXPECT_OK(ledger.AddRecords(kA, {Record(1, 1)}));
   EXPECT_FALSE(ledger.AllRecordsIn());  // vnode 0 was never counted
+}
+
+TEST(VnodeLedgerTest, RowsOfExpertsAreAddedOnceAndCheckedBefore) {
+  std::vector<VnodeBatch> batches(2);
+  for (int v = 0; v < 2; ++v) {
+    batches[v].vnode = v;
+    batches[v].tokens = batches[v].labels = {1, 2, 3};
+  }
+  const auto record = [](int vnode, ExpertRows rows) {
+    return VnodeRecord{.vnode = vnode, .loss_sum = 1, .counted_tokens = 3, .expert_rows = std::move(rows)};
+  };
+  VnodeLedger ledger(StepId(5), batches, {.blocks = 2, .experts = 2, .per_token = 1});
+  ledger.Assign(kA, {0, 1});
+  EXPECT_THAT(ledger.AddRecords(kA, {record(0, {1, 2, 3, 0}), record(1, {1, 2, 3, 1})}),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       "pass_done.records.expert_rows of vnode 1: block 1 has 4 rows, want 3"));
+  EXPECT_THAT(
+      ledger.AddRecords(kA, {record(0, {})}),
+      StatusIs(absl::StatusCode::kInvalidArgument, "pass_done.records.expert_rows of vnode 0: 0 numbers, want 4"));
+  // Of vnode 0 first one worker, which is lost with its gradients, and then another.
+  EXPECT_OK(ledger.AddRecords(kA, {record(0, {1, 2, 3, 0})}));
+  EXPECT_EQ(ledger.Lose(kA, {true, true}), 2);
+  ledger.Assign(kB, {0, 1});
+  EXPECT_OK(ledger.AddRecords(kB, {record(0, {1, 2, 3, 0}), record(1, {3, 0, 0, 3})}));
+  EXPECT_OK(ledger.AddRecords(kB, {record(1, {3, 0, 0, 3})}));
+  EXPECT_THAT(ledger.TotalExpertRows(), ElementsAre(4, 2, 3, 3));
 }
 
 TEST(VnodeLedgerTest, FindsALossThatIsNotFinite) {

@@ -37,6 +37,7 @@ constexpr absl::string_view kDeviceKinds[] = {"cap", "arena", "peak", "outside"}
 constexpr absl::string_view kWorkerStates[] = {Name(worker_state::kAttaching), Name(worker_state::kIdle),
                                                Name(worker_state::kRunning), Name(worker_state::kLeaving)};
 constexpr absl::string_view kStats[] = {"min", "median", "max"};
+constexpr absl::string_view kExpertStats[] = {"mean", "max"};
 
 // ---- progress ----
 constexpr MetricSpec kStart{.name = "eps_start_time_seconds",
@@ -109,6 +110,18 @@ constexpr MetricSpec kLearningRate{.name = "eps_learning_rate", .help = "Of the 
 constexpr MetricSpec kNorm{
     .name = "eps_gradient_norm",
     .help = "Of the last committed step's mean gradient, before clipping; no sample if it was not finite."};
+constexpr MetricSpec kExpertLoad{
+    .name = "eps_expert_busiest_load",
+    .help =
+        "Of the last step, routed rows of a block's busiest expert over what each had if all had as many: the mean and "
+        "the max over blocks; no sample without experts.",
+    .label = "stat",
+    .label_values = kExpertStats};
+constexpr MetricSpec kExpertsIdle{
+    .name = "eps_experts_idle",
+    .help = "Experts, over all blocks that ran, without a row in the last step; no sample without experts."};
+constexpr MetricSpec kExperts{.name = "eps_experts",
+                              .help = "Experts of the blocks that ran in the last step; no sample without experts."};
 constexpr MetricSpec kRunTokens{.name = "eps_tokens",
                                 .help = "Tokens counted in committed steps, over all sittings, as eps_step."};
 constexpr MetricSpec kTokens{
@@ -310,6 +323,9 @@ constexpr const MetricSpec* kTable[] = {
     &kEvaluatingShare,
     &kLearningRate,
     &kNorm,
+    &kExpertLoad,
+    &kExpertsIdle,
+    &kExperts,
     &kRunTokens,
     &kTokens,
     &kTokenRate,
@@ -386,6 +402,12 @@ void SetProgress(const DaemonView& view, MetricPage& page) {
   page.Set(kEvaluatingShare, status.evaluating.has_value() ? status.evaluating->share : 0);
   if (status.learning_rate >= 0) page.Set(kLearningRate, status.learning_rate);
   if (status.gradient_norm >= 0) page.Set(kNorm, status.gradient_norm);
+  if (status.expert_load.has_value()) {
+    page.Set(kExpertLoad, "mean", status.expert_load->mean_busiest);
+    page.Set(kExpertLoad, "max", status.expert_load->busiest);
+    page.Set(kExpertsIdle, static_cast<double>(status.expert_load->idle));
+    page.Set(kExperts, static_cast<double>(status.expert_load->running));
+  }
   page.Set(kRunTokens, static_cast<double>(status.tokens));
   page.Set(kTokens, static_cast<double>(status.counts.tokens));
   page.Set(kTokenRate, status.tokens_per_second);

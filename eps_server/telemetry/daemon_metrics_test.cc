@@ -87,6 +87,17 @@ TEST(DaemonMetricsTest, TheNewestEvaluationHasSamplesOnceThereIsOne) {
   EXPECT_THAT(page, HasSubstr("\neps_eval_step 5\n"));
 }
 
+TEST(DaemonMetricsTest, ExpertsHaveSamplesWhereThereAreAny) {
+  DaemonView view = Training();
+  EXPECT_THAT(DaemonMetricsText(view, 0), Not(HasSubstr("\neps_expert")));
+  view.status.expert_load = LoadOf({3, 1, 0, 4}, {.blocks = 2, .experts = 2, .per_token = 1});
+  const std::string page = DaemonMetricsText(view, 0);
+  EXPECT_THAT(page, HasSubstr("\neps_expert_busiest_load{stat=\"mean\"} 1.75\n"));
+  EXPECT_THAT(page, HasSubstr("\neps_expert_busiest_load{stat=\"max\"} 2\n"));
+  EXPECT_THAT(page, HasSubstr("\neps_experts_idle 1\n"));
+  EXPECT_THAT(page, HasSubstr("\neps_experts 4\n"));
+}
+
 TEST(DaemonMetricsTest, AnEvaluationThatGoesOnShowsHowFarItIs) {
   DaemonView view = Training();
   view.status.counts.evaluation_seconds = 42;
@@ -205,6 +216,7 @@ TEST(DaemonMetricsTest, TargetsAreThePagesOfAttachedWorkers) {
 TEST(DaemonMetricsTest, NothingAddsSeries) {
   DaemonView view = Training();
   view.status.evaluation = {.version = Version(5), .loss = 2.75};
+  view.status.expert_load = LoadOf({1, 1}, {.blocks = 1, .experts = 2, .per_token = 1});
   const int64_t series = NumSeries(DaemonMetricsText(view, 0));
   EXPECT_EQ(series, MaxSeries(DaemonMetricTable()));
   for (int i = 10; i < 5000; ++i) view.status.workers.push_back(Worker(i, WorkerState::kRunning, i));

@@ -389,6 +389,8 @@ int64_t BlockBackwardScratchBytes(const LayerShape& shape, const KernelSizes& ke
   return BackwardScratch(shape).kernel + kernel;
 }
 
+int64_t BlockForwardFirstRowOffset(const LayerShape& shape) { return ForwardScratch(shape).routing.first_row; }
+
 void BlockForward(Kernels& kernels, const BlockArgs& args, const void* x, void* y) {
   const LayerShape& s = args.shape;
   const ForwardScratch at(s);

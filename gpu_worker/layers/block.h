@@ -38,6 +38,8 @@ struct BlockInner {  // in bytes of the inner slot
 };
 int64_t BlockForwardScratchBytes(const LayerShape& shape, const KernelSizes& kernels);
 int64_t BlockBackwardScratchBytes(const LayerShape& shape, const KernelSizes& kernels);
+// With experts: where BlockForward leaves Routing::first_row, in bytes of its scratch.
+int64_t BlockForwardFirstRowOffset(const LayerShape& shape);
 
 // The block bound to one micro-batch and its places in the arena.
 struct BlockArgs {

@@ -6,6 +6,7 @@
 #include "common/base/byte_size.h"
 #include "common/formats/wire_layout.h"
 #include "common/model/model_spec.h"
+#include "common/schedule/expert_rows.h"
 #include "common/schedule/pushed_nodes.h"
 #include "common/spec/run_config.h"
 #include "common/tensor/dtype.h"
@@ -77,6 +78,10 @@ void AddHostBytes(const PlanRequest& request, const PlanNeeds& needs, const Plan
   if (needs.num_vnodes > 1) plan.host_redo_push_bytes = all_pushes_bytes;
   // There through every layer, and back through the blocks that have a backward and the embedding.
   plan.host_pass_bytes = (needs.num_layers + needs.backward_blocks + 1) * needs.items * kTurnBytes;
+  const ToldExperts told = ToldExpertsOf(request.model->config, needs.num_vnodes);
+  if (told.size() > 0) {  // PassMemory::FirstRows
+    plan.host_pass_bytes += told.blocks * needs.items * (told.experts + 1) * int64_t{sizeof(int32_t)};
+  }
   if (request.kernels.pins_host_memory) {
     const PrecisionConfig& precision = request.run->precision;
     const WireLayout weights(*request.model, precision.wire, precision.wire_versions);  // the daemon's

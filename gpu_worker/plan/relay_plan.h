@@ -113,7 +113,7 @@ struct RelayPlan {
   // The most that these can come to in a step in which vnodes of lost workers are run again here, one after the other,
   // while the daemon takes nothing: every vnode's of every layer. 0 where there is one vnode, and so one worker.
   int64_t host_redo_push_bytes = 0;
-  // The steps of the largest pass, which is enqueued whole.
+  // The steps of the largest pass, which is enqueued whole, and what it says of experts.
   int64_t host_pass_bytes = 0;
   // What the device pins of boundaries, inner activations and gradients, and of the daemon's weights in both versions
   // where it copies from there, at most; 0 for one that pins nothing.

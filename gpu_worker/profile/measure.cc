@@ -130,7 +130,8 @@ class Measurement {
   // What layers and copies work on.
   absl::Status SetUpWork() {
     shape_ = MakeLayerShape(model_, run_, device_->properties().compute_dtype);
-    EPS_ASSIGN_OR_RETURN(PassMemory memory, PassMemory::New(*device_, plan_, shape_, run_.batch.micro_batches));
+    EPS_ASSIGN_OR_RETURN(PassMemory memory,
+                         PassMemory::New(*device_, plan_, shape_, run_.batch.micro_batches, ToldExperts()));
     memory_ = std::move(memory);
     EPS_RETURN_IF_ERROR(FillArena());
     runner_ =

@@ -21,9 +21,11 @@ absl::Span<T> As(const HostMemory& memory) {
 }  // namespace
 
 absl::StatusOr<PassMemory> PassMemory::New(Device& device, const RelayPlan& plan, const LayerShape& shape,
-                                           int micro_batches) {
+                                           int micro_batches, const ToldExperts& told) {
   PassMemory memory;
   const int64_t items = int64_t{plan.max_pass_vnodes} * micro_batches;
+  memory.items_ = items;
+  memory.experts_ = told.experts;
   memory.inner_bytes_ = plan.inner_slots.front().num_bytes;
   memory.boundary_bytes_ = shape.boundary_bytes();
   memory.token_bytes_ = shape.token_bytes();
@@ -31,6 +33,8 @@ absl::StatusOr<PassMemory> PassMemory::New(Device& device, const RelayPlan& plan
   EPS_ASSIGN_OR_RETURN(memory.inners_, device.NewHostMemory(plan.host_inner_bytes));
   EPS_ASSIGN_OR_RETURN(memory.tokens_, device.NewHostMemory(items * memory.token_bytes_));
   EPS_ASSIGN_OR_RETURN(memory.records_, device.NewHostMemory(plan.max_pass_vnodes * int64_t{sizeof(LossRecord)}));
+  const int64_t first_rows = told.size() > 0 ? told.blocks * items * (told.experts + 1) : 0;
+  EPS_ASSIGN_OR_RETURN(memory.first_rows_, device.NewHostMemory(first_rows * int64_t{sizeof(int32_t)}));
   const int64_t flags = std::max<int64_t>(plan.max_subtree_leaves(), plan.num_vnodes);
   EPS_ASSIGN_OR_RETURN(memory.flags_, device.NewHostMemory(flags * int64_t{sizeof(int32_t)}));
   EPS_ASSIGN_OR_RETURN(memory.start_values_, device.NewHostMemory(int64_t{sizeof(StartValues)}));
@@ -52,6 +56,11 @@ absl::Span<std::byte> PassMemory::Tokens(int64_t item, const LayerShape& shape) 
 }
 
 absl::Span<LossRecord> PassMemory::records() const { return As<LossRecord>(records_); }
+absl::Span<int32_t> PassMemory::FirstRows(int64_t block, int64_t item) const {
+  const int64_t each = experts_ + 1;
+  return As<int32_t>(first_rows_)
+      .subspan(static_cast<size_t>((block * items_ + item) * each), static_cast<size_t>(each));
+}
 absl::Span<int32_t> PassMemory::flags() const { return As<int32_t>(flags_); }
 const StartValues& PassMemory::start_values() const { return As<StartValues>(start_values_).front(); }
 

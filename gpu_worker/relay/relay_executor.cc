@@ -14,7 +14,9 @@
 #include "common/base/log.h"
 #include "common/base/status_macros.h"
 #include "common/model/rotary.h"
+#include "common/schedule/expert_rows.h"
 #include "common/tensor/to_floats.h"
+#include "gpu_worker/layers/block.h"
 #include "gpu_worker/layers/layer_shape.h"
 #include "gpu_worker/plan/group_parts.h"
 #include "gpu_worker/plan/schedule.h"
@@ -60,6 +62,7 @@ class RelayExecutorImpl : public RelayExecutor {
         transport_(*options_.transport),
         arena_(std::move(arena)),
         shape_(shape),
+        told_(ToldExpertsOf(model_.config, run_.batch.virtual_nodes)),
         memory_(std::move(memory)),
         witnessed_(std::move(witnessed)),
         layers_(model_, plan_, arena_, memory_.start_values(), device_.kernels(), device_.stream(StreamId::kCompute)),
@@ -87,11 +90,15 @@ class RelayExecutorImpl : public RelayExecutor {
   void EnqueueWaits(const RelayStep& step, const Pass& pass);
   void EnqueueWitness(const RelayStep& step, const Pass& pass);
   void EnqueueLoadTokens(const RelayStep& step, const Pass& pass);
+  void EnqueueStoreFirstRows(const RelayStep& step, const Pass& pass);
+  // Of the last pass's vnode `v`, once all streams are idle.
+  ExpertRows ExpertRowsOf(size_t v, absl::Span<const LayerId> dropped) const;
 
   // The step's micro-batch, of those of the pass.
   int64_t Item(const RelayStep& step) const {
     return int64_t{step.vnode} * run_.batch.micro_batches + step.micro_batch;
   }
+  static int64_t BlockOf(LayerId layer) { return layer.value() - 1; }  // the embedding comes first
   absl::Span<std::byte> HostBoundary(const RelayStep& step, const Pass& pass) const {
     return memory_.Boundary(step.host, pass.context.shape);
   }
@@ -108,6 +115,7 @@ class RelayExecutorImpl : public RelayExecutor {
   Transport& transport_;
   const ArenaMap arena_;
   const LayerShape shape_;
+  const ToldExperts told_;
   const PassMemory memory_;
   const HostMemory witnessed_;  // what a layer made, for the witness; empty without one
   LayerRunner layers_;
@@ -202,7 +210,8 @@ absl::Status RelayExecutorImpl::RunPass(const Assignment& assignment, absl::Span
                               .loss_sum = record.loss_sum,
                               .counted_tokens = record.counted,
                               .finite = record.finite != 0,
-                              .correct = record.correct});
+                              .correct = record.correct,
+                              .expert_rows = evaluates ? ExpertRows() : ExpertRowsOf(v, shape.dropped)});
   }
   return absl::OkStatus();
 }
@@ -372,7 +381,9 @@ void RelayExecutorImpl::Enqueue(size_t index, const Pass& pass) {
       break;
     default:
       layers_.Run(step, pass.context);
-      if (step.kind == RelayStep::Kind::kForward && options_.witness != nullptr) EnqueueWitness(step, pass);
+      if (step.kind != RelayStep::Kind::kForward) break;
+      if (options_.witness != nullptr) EnqueueWitness(step, pass);
+      if (told_.size() > 0) EnqueueStoreFirstRows(step, pass);
   }
   if (step.signals) device_.stream(step.stream()).Record(*events_[index]);
 }
@@ -398,6 +409,33 @@ void RelayExecutorImpl::EnqueueLoadTokens(const RelayStep& step, const Pass& pas
     to += shape.document_first_offset_bytes();
   }
   device_.stream(step.stream()).CopyIn(to, tokens);
+}
+
+// A copy, and no kernel that adds it up: with an address for each layer in it a layer's calls would not be those of
+// another any more, as graphs want them (ComputeGraphs). On the compute stream, which reuses the scratch at once.
+void RelayExecutorImpl::EnqueueStoreFirstRows(const RelayStep& step, const Pass& pass) {
+  if (!pass.context.training || model_.layer(step.layer).kind != LayerKind::kBlock) return;
+  device_.stream(StreamId::kCompute)
+      .CopyOut(AsBytes(memory_.FirstRows(BlockOf(step.layer), Item(step))),
+               arena_.scratch + BlockForwardFirstRowOffset(pass.context.shape));
+}
+
+ExpertRows RelayExecutorImpl::ExpertRowsOf(size_t v, absl::Span<const LayerId> dropped) const {
+  ExpertRows rows(static_cast<size_t>(told_.size()));
+  if (rows.empty()) return rows;
+  const int64_t items = run_.batch.micro_batches;
+  for (const LayerSpec& layer : model_.layers) {
+    const bool runs = std::find(dropped.begin(), dropped.end(), layer.id) == dropped.end();
+    if (layer.kind != LayerKind::kBlock || !runs) continue;
+    const int64_t block = BlockOf(layer.id);
+    for (int64_t item = 0; item < items; ++item) {
+      const absl::Span<const int32_t> first = memory_.FirstRows(block, static_cast<int64_t>(v) * items + item);
+      for (int64_t e = 0; e < told_.experts; ++e) {
+        rows[static_cast<size_t>(block * told_.experts + e)] += static_cast<uint32_t>(first[e + 1] - first[e]);
+      }
+    }
+  }
+  return rows;
 }
 
 absl::Status FillRotaryTable(const ModelConfig& model, std::byte* to, Device& device) {
@@ -432,7 +470,8 @@ absl::StatusOr<std::unique_ptr<RelayExecutor>> RelayExecutor::Create(Options opt
     EPS_RETURN_IF_ERROR(FillRotaryTable(options.model->config, arena.rotary_table, *options.device));
   }
   EPS_ASSIGN_OR_RETURN(PassMemory memory,
-                       PassMemory::New(*options.device, options.plan, shape, run.batch.micro_batches));
+                       PassMemory::New(*options.device, options.plan, shape, run.batch.micro_batches,
+                                       ToldExpertsOf(options.model->config, run.batch.virtual_nodes)));
   HostMemory witnessed;
   if (options.witness != nullptr) {
     EPS_ASSIGN_OR_RETURN(witnessed, options.device->NewHostMemory(shape.boundary_bytes()));

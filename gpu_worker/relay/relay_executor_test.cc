@@ -20,6 +20,7 @@
 #include "common/base/ids.h"
 #include "common/choices/choices.h"
 #include "common/model/layer_drop.h"
+#include "common/schedule/expert_rows.h"
 #include "common/schedule/vnode_batch.h"
 #include "common/spec/run_config.h"
 #include "common/tensor/dtype.h"
@@ -482,6 +483,37 @@ TEST_F(RelayExecutorTest, AnEvaluationHasTheLossesOfAStepWithoutDropoutAndLeaves
     }
     EXPECT_GT(correct, 0);
   }
+}
+
+// What is routed where is held against PyTorch, in tests/system.
+TEST_F(RelayExecutorTest, RowsOfExpertsAreToldOfStepsAndOfNoEvaluation) {
+  RunConfig run = ExpertsRun(Dtype::kF32);
+  run.model.num_layers = 3;
+  UseWithDropped(run, {LayerId(2)});
+  const LayerDrop drop(model_, run_.layer_drop);
+  Assignment whole = all_;
+  while (!drop.DroppedIn(whole.step).empty()) whole.step = StepId(whole.step.value() + 1);
+  whole.dropped.clear();
+  const ToldExperts told = ToldExpertsOf(run_.model, run_.batch.virtual_nodes);
+  const auto experts = static_cast<ptrdiff_t>(told.experts);
+  std::unique_ptr<InProcessStore> store = NewStore();
+  Publish(*store, whole.step);
+  Worker worker(model_, run_, {.max_pass_vnodes = 3}, *store);
+  // First a step of all blocks, of which nothing is left where the next one leaves a block out.
+  for (const Assignment& step : {whole, all_}) {
+    ASSERT_OK_AND_ASSIGN(const PassResult result, worker.executor->Run(step));
+    ASSERT_EQ(result.records.size(), 4u);
+    for (const VnodeRecord& record : result.records) {
+      EXPECT_OK(CheckExpertRows(record.expert_rows, told, static_cast<int64_t>(step.vnodes[0].tokens.size())));
+      const auto second = record.expert_rows.begin() + experts;
+      EXPECT_EQ(std::count(second, second + experts, 0) == experts, !step.dropped.empty());
+      EXPECT_LT(std::count(second + experts, record.expert_rows.end(), 0), experts);
+    }
+  }
+  whole.evaluation_round = 0;
+  ASSERT_OK_AND_ASSIGN(const PassResult evaluated, worker.executor->Run(whole));
+  for (const VnodeRecord& record : evaluated.records) EXPECT_TRUE(record.expert_rows.empty());
+  ASSERT_OK(worker.transport.Flush());
 }
 
 TEST_F(RelayExecutorTest, NoWitnessSeesAnEvaluation) {

@@ -439,6 +439,7 @@ void RelayExecutorTest::ExpectSameBits(const StepOutcome& a, const StepOutcome& 
     EXPECT_EQ(std::memcmp(&record.loss_sum, &other.loss_sum, sizeof(double)), 0) << what << " vnode " << vnode;
     EXPECT_EQ(record.counted_tokens, other.counted_tokens) << what;
     EXPECT_EQ(record.finite, other.finite) << what;
+    EXPECT_EQ(record.expert_rows, other.expert_rows) << what;
   }
   for (size_t blob = 0; blob < a.use_gradients.size(); ++blob) {
     for (size_t use = 0; use < a.use_gradients[blob].size(); ++use) {

@@ -233,6 +233,7 @@ proto::PassDone ToProto(const PassReport& report) {
     out.set_counted_tokens(record.counted_tokens);
     out.set_finite(record.finite);
     out.set_correct(record.correct);
+    out.mutable_expert_rows()->Add(record.expert_rows.begin(), record.expert_rows.end());
   }
   done.set_seconds(report.seconds);
   for (const auto& [cause, seconds] : report.wait_seconds) (*done.mutable_wait_seconds())[cause] = seconds;

@@ -228,14 +228,18 @@ TEST_F(ControlMessagesTest, AnAttachmentNamesAWorkerALeaseAndARun) {
 }
 
 TEST_F(ControlMessagesTest, APassReportComesThroughWhole) {
-  const PassReport report = {
-      .step = StepId(2),
-      .evaluation_round = 7,
-      .records = {{.vnode = 1, .loss_sum = 2.5, .counted_tokens = 3, .finite = false, .correct = 2}},
-      .seconds = 0.5,
-      .wait_seconds = {{"pull", 0.25}},
-      .device_peak_bytes = 77,
-      .device_outside_bytes = 33};
+  const PassReport report = {.step = StepId(2),
+                             .evaluation_round = 7,
+                             .records = {{.vnode = 1,
+                                          .loss_sum = 2.5,
+                                          .counted_tokens = 3,
+                                          .finite = false,
+                                          .correct = 2,
+                                          .expert_rows = {5, 0, 4000000000}}},
+                             .seconds = 0.5,
+                             .wait_seconds = {{"pull", 0.25}},
+                             .device_peak_bytes = 77,
+                             .device_outside_bytes = 33};
   const proto::PassDone done = ToProto(report);
   EXPECT_EQ(done.step(), 2);
   ASSERT_EQ(done.records_size(), 1);
@@ -244,6 +248,7 @@ TEST_F(ControlMessagesTest, APassReportComesThroughWhole) {
   EXPECT_EQ(done.records(0).counted_tokens(), 3);
   EXPECT_FALSE(done.records(0).finite());
   EXPECT_EQ(done.records(0).correct(), 2);
+  EXPECT_THAT(done.records(0).expert_rows(), testing::ElementsAre(5, 0, 4000000000));
   EXPECT_EQ(done.evaluation_round(), 7);
   EXPECT_FALSE(ToProto({.step = StepId(2)}).has_evaluation_round());
   EXPECT_EQ(done.wait_seconds().at("pull"), 0.25);

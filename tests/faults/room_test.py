@@ -1,10 +1,9 @@
 """A worker that is ahead of the others holds few gradients and waits for room; it goes on when they do, or when it is to do their work."""
 
-import json
 import signal
 import time
 
-from eps_run import ENDLESS, TIME_SCALE, ByHandTest, alone, committed_steps, model_hash, wait_for_steps
+from eps_run import ENDLESS, TIME_SCALE, ByHandTest, alone, committed_steps, metrics, model_hash, wait_for_steps
 
 # So many layers that the daemon's window and what a worker may have under way hold a part of them alone.
 SPEC = {"model": {"layers": 24, "d_model": 64}, "batch": {"virtual_nodes": 4}}
@@ -15,7 +14,7 @@ STOPPED_SECONDS = 1.0
 class RoomTest(ByHandTest):
     def shares_of_room(self, out):
         """Of each step: how much of the workers' pass time compute waited for room."""
-        return [json.loads(line)["waits"].get("room", 0) for line in (out / "metrics.jsonl").read_text().splitlines()]
+        return [line["waits"].get("room", 0) for line in metrics(out)]
 
     def stop_at_the_beginning_of_a_step(self, worker, out):
         """Stands still for a while; returns which step that was."""

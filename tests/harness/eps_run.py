@@ -183,6 +183,11 @@ def model_hash(out):
     return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()
 
 
+def metrics(out):
+    """What metrics.jsonl says of each step."""
+    return [json.loads(line) for line in (Path(out) / "metrics.jsonl").read_text().splitlines()]
+
+
 def committed_steps(out):
     try:
         lines = (Path(out) / "metrics.jsonl").read_text().splitlines()
@@ -345,13 +350,16 @@ class SystemTest(unittest.TestCase):
         a group, and through a worker's death, a signal and a resume."""
         spec, quiet = self.work.spec(changes, name=f"{name}.json"), self.work.out(f"{name}-quiet")
         self.train_ok(spec, quiet)
-        expected = model_hash(quiet), summary(quiet)["loss"]
+        def seen(out):
+            return model_hash(out), summary(out)["loss"], [line.get("experts") for line in metrics(out)]
+
+        expected = seen(quiet)
         for way, args in {"recompute": ("--set", "relay.inner=RECOMPUTE", "--set", "transport=GRPC"),
                           "resident": ("--set", "relay.resident=true", "--workers", 2),
                           "group": ("--set", "relay.group_members=2", "--workers", 2)}.items():
             out = self.work.out(f"{name}-{way}")
             self.train_ok(spec, out, *args)
-            self.assertEqual((model_hash(out), summary(out)["loss"]), expected, f"{name}, {way}")
+            self.assertEqual(seen(out), expected, f"{name}, {way}")
         self.assertIn("group_formed", (out / "logs" / "eps_server.log").read_text())
 
         out, endless = self.work.out(f"{name}-killed"), self.work.spec(merged(changes, ENDLESS), name=f"{name}-endless.json")

@@ -11,7 +11,7 @@ import layer_drop
 import safetensors_file
 import token_masking
 import torch_gpt2
-from eps_run import EPS, SystemTest, latest_checkpoint, run, summary
+from eps_run import EPS, SystemTest, latest_checkpoint, metrics, run, summary
 
 VNODES, MICRO_BATCHES, MICRO_BATCH = 4, 2, 2
 STEPS, PEAK, FINAL, WARMUP = 20, 2e-3, 2e-4, 4
@@ -152,8 +152,7 @@ class TorchReference(SystemTest):
             worst[name] = float(np.linalg.norm(got - expected) / np.linalg.norm(expected))
             self.assertTrue(worst[name] <= TOLERANCE, f"{name}: {worst[name]}")
         if clip:
-            lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
-            for line, norm in zip(lines, norms):
+            for line, norm in zip(metrics(out), norms):
                 self.assertTrue(abs(line["gradient_norm"] - norm) <= TOLERANCE * norm, (line, norm))
             self.assertGreater(max(norms), clip, "the clip never bites")
         print(f"\n  {self.folder.name}, clip {clip}, {decay}: {STEPS} steps, worst loss {worst_loss:.1e}, worst tensor "

@@ -31,11 +31,13 @@ class TorchLlamaTest(LlamaReference):
     def test_mixtral_on_two_workers(self):
         self.matches("mixtral", {"model_type": "mixtral", "num_local_experts": 5, "num_experts_per_tok": 2,
                                  "intermediate_size": 30}, 0.5, "COSINE", "--workers", 2)
+        self.routes_the_first_step_alike()
 
     def test_qwen3_with_experts_recomputed(self):
         self.matches("qwen3_moe", {"model_type": "qwen3_moe", "head_dim": 10, "num_experts": 8, "num_experts_per_tok": 3,
                                    "moe_intermediate_size": 22, "norm_topk_prob": True}, None, "LINEAR",
                      "--set", "relay.inner=RECOMPUTE")
+        self.routes_the_first_step_alike()
 
     def test_qwen3_with_norms_of_heads_and_yarn(self):
         self.matches("qwen3", {"model_type": "qwen3", "head_dim": 10, "intermediate_size": 128, "rope_theta": 100.0,

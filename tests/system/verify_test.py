@@ -8,7 +8,7 @@ import subprocess
 import time
 import unittest
 
-from eps_run import BIN, DEVICE, EPS, TIME_SCALE, SystemTest, children, run
+from eps_run import BIN, DEVICE, EPS, TIME_SCALE, SystemTest, children, metrics, run
 
 FAULTY_WORKER = BIN / "gpu_worker_with_faults"  # of ./build --test-programs
 needs_faulty_worker = unittest.skipUnless(FAULTY_WORKER.exists(), f"{FAULTY_WORKER} is not built (--test-programs)")
@@ -110,10 +110,9 @@ class SameBitsTest(VerifyTest):
         kept = self.work.path / "kept"
         self.verified(self.work.spec(), "--only", "transport", "--out", kept)
         folder = next(kept.glob("0-*"))
-        lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
         out = self.work.out("whole")
         self.train_ok(self.work.spec(), out)
-        whole = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+        lines, whole = metrics(folder), metrics(out)
         for key in ("loss", "learning_rate", "gradient_norm"):
             self.assertEqual([line[key] for line in lines], [line[key] for line in whole[:2]])
         again = self.verify(self.work.spec(), "--out", kept)
