@@ -87,6 +87,8 @@ Work WorkOf(const SoftmaxChunkBackwardArgs& a) {
   return {"softmax of the logits, backward", absl::StrCat(a.M, "x", a.chunk)};
 }
 Work WorkOf(const LossArgs&) { return {"loss"}; }
+Work WorkOf(const ScoreSequencesArgs&) { return {"scores of sequences"}; }
+Work WorkOf(const PreferenceLossArgs&) { return {"preference loss"}; }
 Work WorkOf(const WidenArgs&) { return {"weights widened"}; }
 Work WorkOf(const DequantizeArgs&) { return {"weights dequantized"}; }
 Work WorkOf(const FinishLeafArgs&) { return {"gradient looked through"}; }
@@ -127,6 +129,8 @@ class TimedKernels : public Kernels {
   EPS_TIMED(SoftmaxChunk)
   EPS_TIMED(SoftmaxChunkBackward)
   EPS_TIMED(Loss)
+  EPS_TIMED(ScoreSequences)
+  EPS_TIMED(PreferenceLoss)
   EPS_TIMED(Widen)
   EPS_TIMED(Dequantize)
   EPS_TIMED(FinishLeaf)

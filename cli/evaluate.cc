@@ -122,11 +122,13 @@ void PrintJson(const Subject& subject, const nlohmann::ordered_json& evaluation)
               result.dump(2, ' ', /*ensure_ascii=*/false, nlohmann::ordered_json::error_handler_t::replace).c_str());
 }
 
+const char* UnitOf(Objective objective) {
+  return objective == Objective::kClasses ? "sample" : objective == Objective::kPreferences ? "pair" : "token";
+}
+
 Subject SubjectOf(const EvaluatedRun& run) {
   const EvaluationConfig& evaluation = run.config.evaluation;
-  Subject subject = {.folder = run.folder,
-                     .held_out = evaluation.held_out,
-                     .unit = run.config.objective() == Objective::kClasses ? "sample" : "token"};
+  Subject subject = {.folder = run.folder, .held_out = evaluation.held_out, .unit = UnitOf(run.config.objective())};
   if (evaluation.path.empty()) {
     for (const DataSource& source : run.config.all_sources()) subject.data.push_back(source.data.path);
   } else {

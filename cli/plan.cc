@@ -96,7 +96,7 @@ std::function<void(size_t done, size_t all)> ShowPlans(const char* what) {
 
 // Of a step of all blocks, where no token is padding.
 double ModelFlopsOf(const WholePlan& plan) {
-  return ModelFlops(plan.model)
+  return ModelFlops(plan.model, plan.run.preferences.has_reference())
       .Of({.tokens = plan.run.tokens_per_step(), .samples = plan.run.batch.sequences_per_step()});
 }
 

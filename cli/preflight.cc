@@ -102,7 +102,7 @@ absl::StatusOr<RunOutline> CheckBeforeTraining(const Preflight& preflight) {
   RunOutline outline = {.steps = run.steps,
                         .virtual_nodes = run.batch.virtual_nodes,
                         .tokens_per_step = run.tokens_per_step(),
-                        .sequences_per_step = run.batch.sequences_per_step(),
+                        .samples_per_step = run.samples_per_step(),
                         .sources = static_cast<int64_t>(run.all_sources().size())};
   EPS_ASSIGN_OR_RETURN(const RunConfig readable, preflight.resume ? WithKeptTokenizer(preflight.out, run) : run);
   EPS_ASSIGN_OR_RETURN(outline.samples, CountSamples(readable));

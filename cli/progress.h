@@ -23,7 +23,7 @@ std::string FormatSeconds(double seconds);
 // "1.23 TFLOP/s", of the model (StatusReply.model_flops_per_second).
 std::string FormatFlopRate(double flops_per_second);
 
-// What StatusReply.tokens counts: "tokens", "counted tokens", "samples".
+// What StatusReply.tokens counts: "tokens", "counted tokens", "samples", "pairs".
 std::string WhatIsCounted(const proto::StatusReply& status);
 
 // What nobody has measured yet is a dash, and no number.

@@ -212,7 +212,7 @@ std::string SkippedText(int64_t skipped, const std::string& out) {
 }  // namespace
 
 std::string StartText(const RunOutline& outline, const StartOptions& options) {
-  const double epochs = outline.samples > 0 ? static_cast<double>(outline.steps * outline.sequences_per_step) /
+  const double epochs = outline.samples > 0 ? static_cast<double>(outline.steps * outline.samples_per_step) /
                                                   static_cast<double>(outline.samples)
                                             : 0;
   std::string text = absl::StrCat("eps: ", ShortCount(outline.parameters), " parameters, ");

@@ -19,7 +19,7 @@ struct RunOutline {
   int64_t steps = 0;
   int64_t virtual_nodes = 0;  // of a step
   int64_t tokens_per_step = 0;
-  int64_t sequences_per_step = 0;
+  int64_t samples_per_step = 0;
   int64_t samples = 0;           // of context + 1 tokens, in the data
   int64_t sources = 1;           // of data
   int64_t checkpoint_bytes = 0;  // of the next one on disk; 0: it is to leave none

@@ -26,7 +26,7 @@ TEST(RunReportTest, TheStartSaysWhatIsTrainedWithWhatAndWhere) {
                               .model_state_bytes = 150786048,
                               .steps = 100,
                               .tokens_per_step = 1024,
-                              .sequences_per_step = 16,
+                              .samples_per_step = 16,
                               .samples = 800};
   const std::string text = StartText(outline, {.workers = 2,
                                                .device = "cpu",

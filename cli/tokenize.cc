@@ -155,6 +155,11 @@ absl::Status CheckFlags(const CLI::App& command, const TokenizeFlags& flags) {
   return absl::OkStatus();
 }
 
+// That each document is a pair, which is not seen by their number.
+std::string PairsLine(int64_t documents) {
+  return absl::StrCat(documents, documents == 1 ? " pair" : " pairs", " of a chosen and a rejected answer\n");
+}
+
 // The program's exit code.
 absl::StatusOr<int> RunTokenize(const TokenizeFlags& flags) {
   for (const auto& [flag, is_given] : {std::pair("--tokenizer", !flags.tokenizer.empty()),
@@ -187,6 +192,7 @@ absl::StatusOr<int> RunTokenize(const TokenizeFlags& flags) {
   }
   EPS_RETURN_IF_ERROR(report.status());
   if (!flags.quiet) std::fputs(TokenizeSummary(*report, flags.options.out).c_str(), stdout);
+  if (!flags.quiet && report->has_pairs) std::fputs(PairsLine(report->counts.documents).c_str(), stdout);
   return kExitDone;
 }
 
@@ -230,8 +236,8 @@ void AddFlags(CLI::App& command, TokenizeFlags& flags) {
   command
       .add_option(
           "--format", flags.format,
-          "text, jsonl (text; messages or conversations; instruction, input and output; prompt and completion), "
-          "tsv (texts and their classes), or auto: by the name")
+          "text, jsonl (text; messages or conversations; instruction, input and output; prompt and completion; prompt, "
+          "chosen and rejected), tsv (texts and their classes), or auto: by the name")
       ->check(CLI::IsMember({"auto", "text", "jsonl", "tsv"}))
       ->capture_default_str();
   command
@@ -241,7 +247,9 @@ void AddFlags(CLI::App& command, TokenizeFlags& flags) {
           "tokenizer's special tokens")
       ->check(CLI::IsMember(TemplateNames()))
       ->capture_default_str();
-  command.add_option(kCount, flags.count, "Of conversations: which tokens the loss counts")
+  command
+      .add_option(kCount, flags.count,
+                  "Of conversations: which tokens the loss counts; of a pair of answers the answers, whatever it says")
       ->check(CLI::IsMember({"answers", "all"}))
       ->capture_default_str();
   command

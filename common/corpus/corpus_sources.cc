@@ -44,6 +44,8 @@ const char* ContentName(CorpusContent content) {
       return "conversations";
     case CorpusContent::kClassified:
       return "texts with classes";
+    case CorpusContent::kPreferences:
+      return "pairs of answers";
   }
   return "?";
 }
@@ -91,6 +93,20 @@ absl::Status InspectTsv(CorpusSource& source, const TsvColumns& columns, const s
   return absl::InvalidArgumentError("is empty, must begin with the names of its columns");
 }
 
+CorpusContent ContentOf(JsonlKind kind) {
+  switch (kind) {
+    case JsonlKind::kText:
+      return CorpusContent::kText;
+    case JsonlKind::kPreferences:
+      return CorpusContent::kPreferences;
+    case JsonlKind::kMessages:
+    case JsonlKind::kInstruction:
+    case JsonlKind::kPrompt:
+      return CorpusContent::kConversations;
+  }
+  return CorpusContent::kText;
+}
+
 // What the documents of a file are; nullopt when it has none.
 absl::StatusOr<std::optional<CorpusContent>> Inspect(CorpusSource& source, const TsvColumns& columns,
                                                      const std::atomic<bool>& stop, bool skips_bad_lines,
@@ -106,7 +122,7 @@ absl::StatusOr<std::optional<CorpusContent>> Inspect(CorpusSource& source, const
   }
   EPS_ASSIGN_OR_RETURN(const bool found, InspectJsonl(source, skips_bad_lines));
   if (!found) return std::optional<CorpusContent>();
-  return source.kind == JsonlKind::kText ? CorpusContent::kText : CorpusContent::kConversations;
+  return ContentOf(source.kind);
 }
 
 // An error of a file says which; LabelClasses and the system say so themselves.

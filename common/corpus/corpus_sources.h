@@ -27,7 +27,12 @@ enum class CorpusFormat {
 };
 
 // What documents are.
-enum class CorpusContent { kText, kConversations, kClassified };
+enum class CorpusContent {
+  kText,
+  kConversations,
+  kClassified,
+  kPreferences,  // pairs of answers: two conversations each
+};
 
 struct CorpusSource {
   std::string path;

@@ -128,6 +128,8 @@ absl::Status DocumentEncoder::EncodeLine(const CorpusSource& source, const TextL
   EPS_ASSIGN_OR_RETURN(const JsonlRecord record, ParseJsonlRecord(line, source.kind));
   if (source.kind == JsonlKind::kText) {
     ids = EncodeText(record.text, notes);
+  } else if (source.kind == JsonlKind::kPreferences) {
+    EPS_RETURN_IF_ERROR(EncodePair(record, line, unit, ids, notes));
   } else {
     EPS_RETURN_IF_ERROR(EncodeMessages(record.messages, line, unit, ids, notes));
   }
@@ -140,14 +142,54 @@ absl::Status DocumentEncoder::EncodeMessages(absl::Span<const ChatMessage> messa
   if (messages.empty()) return absl::OkStatus();
   absl::StatusOr<EncodedConversation> conversation = options_.chat->Encode(messages, options_.specials);
   EPS_RETURN_IF_ERROR_WITH(conversation.status(), LinePlace(line));
-  for (const ChatMessage& message : messages) {
-    if (options_.specials == Tokenizer::Specials::kAsTokens) break;
-    notes.specials_as_text += options_.tokenizer->CountSpecials(message.content);
-  }
+  NoteSpecials(messages, notes);
   ids = std::move(conversation->ids);
   unit.all_counted = options_.count_all;
   unit.counted = std::move(conversation->answers);
   return absl::OkStatus();
+}
+
+absl::Status DocumentEncoder::EncodePair(const JsonlRecord& record, const TextLine& line, EncodedUnit& unit,
+                                         std::vector<int32_t>& ids, EncodeNotes& notes) const {
+  absl::StatusOr<EncodedConversation> chosen = EncodeAnswer(record.messages);
+  EPS_RETURN_IF_ERROR_WITH(chosen.status(), absl::StrCat(LinePlace(line), ": chosen"));
+  const absl::StatusOr<EncodedConversation> rejected = EncodeAnswer(record.rejected);
+  EPS_RETURN_IF_ERROR_WITH(rejected.status(), absl::StrCat(LinePlace(line), ": rejected"));
+  // White space around an answer, which some templates take off, may be all that the two differ in.
+  if (rejected->ids == chosen->ids) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(LinePlace(line), ": rejected: has the tokens that chosen has: such a pair teaches nothing"));
+  }
+  NoteSpecials(record.messages, notes);
+  NoteSpecials(record.rejected, notes);
+  ids = std::move(chosen->ids);
+  if (Lacks(options_.last, ids.back())) ids.push_back(*options_.last);
+  unit.second_part = static_cast<int64_t>(ids.size());
+  if (Lacks(options_.first, rejected->ids.front())) ids.push_back(*options_.first);
+  const auto begin = static_cast<int64_t>(ids.size());
+  Append(ids, rejected->ids);
+  // What is compared are the answers, whatever count_all says.
+  unit.all_counted = false;
+  unit.counted = std::move(chosen->answers);
+  for (const TokenRange& range : rejected->answers) unit.counted.push_back({begin + range.begin, begin + range.end});
+  return absl::OkStatus();
+}
+
+absl::StatusOr<EncodedConversation> DocumentEncoder::EncodeAnswer(absl::Span<const ChatMessage> messages) const {
+  EPS_ASSIGN_OR_RETURN(EncodedConversation conversation, options_.chat->Encode(messages, options_.specials));
+  if (!conversation.answers.empty()) return conversation;
+  return absl::InvalidArgumentError("the answer is empty: it has no token that is counted, and nothing to compare");
+}
+
+void DocumentEncoder::NoteSpecials(absl::Span<const ChatMessage> messages, EncodeNotes& notes) const {
+  if (options_.specials == Tokenizer::Specials::kAsTokens) return;
+  for (const ChatMessage& message : messages) {
+    notes.specials_as_text += options_.tokenizer->CountSpecials(message.content);
+  }
+}
+
+bool DocumentEncoder::Lacks(std::optional<int32_t> mark, int32_t token) const {
+  return mark && (options_.specials == Tokenizer::Specials::kAsText || token != *mark);
 }
 
 absl::Status DocumentEncoder::EncodeRow(const CorpusSource& source, const TextLine& line, EncodedUnit& unit,

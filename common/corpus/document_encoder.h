@@ -12,6 +12,7 @@
 #include "absl/types/span.h"
 #include "common/corpus/chat_template.h"
 #include "common/corpus/corpus_sources.h"
+#include "common/corpus/jsonl.h"
 #include "common/formats/document_index_writer.h"
 #include "common/tokenizer/tokenizer.h"
 
@@ -57,8 +58,8 @@ class DocumentEncoder {
   struct Options {
     const CorpusSources* sources = nullptr;
     const Tokenizer* tokenizer = nullptr;
-    const ChatTemplate* chat = nullptr;  // of conversations
-    bool count_all = false;
+    const ChatTemplate* chat = nullptr;                           // of conversations
+    bool count_all = false;                                       // of conversations that are no pairs of answers
     Tokenizer::Specials specials = Tokenizer::Specials::kAsText;  // of texts and conversations
     bool skips_bad_lines = false;                                 // of JSONL and TSV
     int token_bytes = 2;
@@ -66,6 +67,10 @@ class DocumentEncoder {
     // Where the tokenizer has them, [CLS] and [SEP]: texts with classes are then BERT's, [CLS] a [SEP] b [SEP].
     std::optional<int32_t> cls;
     std::optional<int32_t> sep;
+    // What every document begins and ends with, for between the parts of a pair of answers: each part is what it would
+    // be as a document of its own.
+    std::optional<int32_t> first;
+    std::optional<int32_t> last;
   };
   explicit DocumentEncoder(const Options& options);
 
@@ -86,6 +91,13 @@ class DocumentEncoder {
                     EncodeNotes& notes) const;
   absl::Status EncodeMessages(absl::Span<const ChatMessage> messages, const TextLine& line, EncodedUnit& unit,
                               std::vector<int32_t>& ids, EncodeNotes& notes) const;
+  // The tokens of the chosen conversation, then those of the rejected one.
+  absl::Status EncodePair(const JsonlRecord& record, const TextLine& line, EncodedUnit& unit, std::vector<int32_t>& ids,
+                          EncodeNotes& notes) const;
+  absl::StatusOr<EncodedConversation> EncodeAnswer(absl::Span<const ChatMessage> messages) const;
+  void NoteSpecials(absl::Span<const ChatMessage> messages, EncodeNotes& notes) const;
+  // Whether `mark` is to be put beside `token`, at which a document begins or ends: CorpusWriter's keeps_own_ends.
+  bool Lacks(std::optional<int32_t> mark, int32_t token) const;
 
   const Options options_;
   const bool takes_any_bytes_;  // the tokenizer, as it has a token for each

@@ -106,6 +106,7 @@ absl::StatusOr<DocumentMarks> ChooseDocumentMarks(const DocumentMarkOptions& opt
                                                   const Tokenizer& tokenizer) {
   switch (content) {
     case CorpusContent::kConversations:
+    case CorpusContent::kPreferences:
       return MarksOfConversations(options, tokenizer);
     case CorpusContent::kClassified:
       return MarksOfClassified(options, tokenizer);

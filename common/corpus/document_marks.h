@@ -28,7 +28,7 @@ struct DocumentMarks {
   // Of texts with classes of a BERT, which then have neither `first` nor `last`: [CLS] a [SEP] b [SEP].
   std::optional<int32_t> cls;
   std::optional<int32_t> sep;
-  std::optional<ChatTemplate> chat;  // of conversations
+  std::optional<ChatTemplate> chat;  // of conversations, also those of pairs of answers
   std::string chat_reason;           // ChatTemplateChoice's
 };
 

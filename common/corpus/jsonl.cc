@@ -1,5 +1,6 @@
 #include "common/corpus/jsonl.h"
 
+#include <algorithm>
 #include <array>
 #include <initializer_list>
 #include <utility>
@@ -18,8 +19,10 @@ namespace {
 using nlohmann::json;
 
 constexpr absl::string_view kWantedKeys =
-    "\"text\", \"messages\", \"conversations\", \"instruction\" and \"output\" or \"response\", or \"prompt\" and "
-    "\"completion\" or \"response\"";
+    "\"text\", \"messages\", \"conversations\", \"instruction\" and \"output\" or \"response\", \"prompt\" and "
+    "\"completion\" or \"response\", or \"chosen\" and \"rejected\"";
+constexpr absl::string_view kChosen = "chosen";
+constexpr absl::string_view kRejected = "rejected";
 
 absl::string_view TypeOf(const json& value) { return value.type_name(); }
 
@@ -170,14 +173,16 @@ absl::StatusOr<std::vector<ChatMessage>> ReadInstruction(const Fields& fields) {
   return std::vector<ChatMessage>{{Role::kUser, std::move(question)}, {Role::kAssistant, std::move(answer)}};
 }
 
-// What one is told of pairs of a wanted and an unwanted answer.
-constexpr absl::string_view kPreferences =
-    "not supported: of two answers one is preferred (DPO), and a run learns answers alone; write the chosen one as "
-    "\"completion\" beside its \"prompt\", or as \"messages\"";
+// A line that has two answers to compare.
+bool HasPair(const Fields& fields) { return fields.Find(kChosen) != nullptr && fields.Find(kRejected) != nullptr; }
 
 // true and false, and 1 and 0, as files have them whose labels are numbers.
 bool IsVerdict(const json& label) {
   return label.is_boolean() || (label.is_number_integer() && (label == 0 || label == 1));
+}
+
+void LeaveUncounted(std::vector<ChatMessage>& messages) {
+  for (ChatMessage& message : messages) message.is_counted = message.role != Role::kAssistant;
 }
 
 absl::StatusOr<std::vector<ChatMessage>> ReadPrompt(const Fields& fields) {
@@ -187,7 +192,10 @@ absl::StatusOr<std::vector<ChatMessage>> ReadPrompt(const Fields& fields) {
                                             "keep the lines where it is ",
                                             label->is_boolean() ? "true" : "1", ", without the key"));
   }
-  if (fields.Find("chosen") != nullptr && fields.Find("rejected") != nullptr) return fields.Bad("chosen", kPreferences);
+  if (HasPair(fields)) {
+    return fields.Bad(kChosen,
+                      "with rejected a pair of answers, unlike the file's first line: pairs want a file of their own");
+  }
   const absl::string_view answer_key = fields.Either({"completion", "response"});
   const json* prompt_value = fields.Find("prompt");
   if (prompt_value == nullptr || !prompt_value->is_array()) {
@@ -196,29 +204,130 @@ absl::StatusOr<std::vector<ChatMessage>> ReadPrompt(const Fields& fields) {
     return std::vector<ChatMessage>{{Role::kUser, std::move(prompt)}, {Role::kAssistant, std::move(answer)}};
   }
   EPS_ASSIGN_OR_RETURN(std::vector<ChatMessage> messages, ReadList(fields, "prompt"));
-  for (ChatMessage& message : messages) message.is_counted = message.role != Role::kAssistant;
+  LeaveUncounted(messages);
   EPS_ASSIGN_OR_RETURN(const std::vector<ChatMessage> answers, ReadList(fields, answer_key));
   messages.insert(messages.end(), answers.begin(), answers.end());
   return messages;
 }
 
-absl::StatusOr<std::vector<ChatMessage>> ReadConversation(const Fields& fields, JsonlKind kind) {
+// Two answers to one prompt.
+struct Pair {
+  std::vector<ChatMessage> prompt, chosen, rejected;
+};
+
+bool SaySame(const ChatMessage& a, const ChatMessage& b) { return a.role == b.role && a.content == b.content; }
+
+// The members as they stand in the line; `prompt` is empty where the lists have it in themselves.
+absl::StatusOr<Pair> ReadPair(const Fields& fields) {
+  for (const absl::string_view key : {kChosen, kRejected}) {
+    if (fields.Find(key) == nullptr) return fields.Bad(key, "missing, must be there, as in the file's first line");
+  }
+  const json* prompt = fields.Find("prompt");
+  const bool has_lists = fields.Find(kChosen)->is_array() || fields.Find(kRejected)->is_array();
+  if (!has_lists) {
+    if (prompt == nullptr) {
+      return fields.Bad("prompt", "missing, must be a string where chosen and rejected are no lists of messages");
+    }
+    EPS_ASSIGN_OR_RETURN(std::string question, fields.String("prompt"));
+    EPS_ASSIGN_OR_RETURN(std::string chosen, fields.String(kChosen));
+    EPS_ASSIGN_OR_RETURN(std::string rejected, fields.String(kRejected));
+    return Pair{.prompt = {{Role::kUser, std::move(question)}},
+                .chosen = {{Role::kAssistant, std::move(chosen)}},
+                .rejected = {{Role::kAssistant, std::move(rejected)}}};
+  }
+  if (prompt != nullptr && prompt->is_string()) {
+    return fields.Bad(
+        "prompt", "is string, must be an array, as the answers are; take the key out where both begin with the prompt");
+  }
+  Pair pair;
+  if (prompt != nullptr) {
+    EPS_ASSIGN_OR_RETURN(pair.prompt, ReadList(fields, "prompt"));
+  }
+  EPS_ASSIGN_OR_RETURN(pair.chosen, ReadList(fields, kChosen));
+  EPS_ASSIGN_OR_RETURN(pair.rejected, ReadList(fields, kRejected));
+  return pair;
+}
+
+// What both begin with becomes the prompt. Its number of messages.
+size_t SplitOffPrompt(Pair& pair) {
+  const auto [chosen_end, rejected_end] =
+      std::mismatch(pair.chosen.begin(), pair.chosen.end(), pair.rejected.begin(), pair.rejected.end(), SaySame);
+  pair.prompt.assign(pair.chosen.begin(), chosen_end);
+  pair.chosen.erase(pair.chosen.begin(), chosen_end);
+  pair.rejected.erase(pair.rejected.begin(), rejected_end);
+  return pair.prompt.size();
+}
+
+// That what stands behind the prompt is an answer. `first`: how many messages stand before it in the list.
+absl::Status CheckAnswer(const Fields& fields, absl::string_view key, const std::vector<ChatMessage>& answer,
+                         size_t first) {
+  if (answer.empty()) {
+    return fields.Bad(key, "has no answer behind the prompt, which without \"prompt\" is what both begin with");
+  }
+  const auto bad_role = [&](size_t index, absl::string_view why) {
+    return fields.Bad(absl::StrCat(key, "[", first + index, "].role"),
+                      absl::StrCat(RoleName(answer[index].role), ", must be assistant: ", why));
+  };
+  // Of answers to different questions it could not be said which is the better one.
+  if (answer.front().role != Role::kAssistant) return bad_role(0, "both are answers to the same prompt");
+  if (answer.back().role != Role::kAssistant) return bad_role(answer.size() - 1, "an answer is the last message");
+  if (answer.back().is_counted) return absl::OkStatus();
+  return fields.Bad(absl::StrCat(key, "[", first + answer.size() - 1, "]"),
+                    "is not counted, but is the answer to compare: take its \"weight\" or \"train\" out");
+}
+
+absl::Status ReadPreferences(const Fields& fields, JsonlRecord& record) {
+  if (const json* label = fields.Find("label"); label != nullptr && IsVerdict(*label)) {
+    return fields.Bad("label", absl::StrCat(label->dump(),
+                                            ", not supported: chosen and rejected tell the wanted answer from the "
+                                            "unwanted one; take the key out where they are right"));
+  }
+  EPS_ASSIGN_OR_RETURN(Pair pair, ReadPair(fields));
+  if (std::equal(pair.chosen.begin(), pair.chosen.end(), pair.rejected.begin(), pair.rejected.end(), SaySame)) {
+    return fields.Bad(kRejected, "says what chosen says: such a pair teaches nothing, take the line out");
+  }
+  const size_t first = fields.Find("prompt") == nullptr ? SplitOffPrompt(pair) : 0;
+  EPS_RETURN_IF_ERROR(CheckAnswer(fields, kChosen, pair.chosen, first));
+  EPS_RETURN_IF_ERROR(CheckAnswer(fields, kRejected, pair.rejected, first));
+  LeaveUncounted(pair.prompt);
+  record.messages = pair.prompt;
+  record.messages.insert(record.messages.end(), pair.chosen.begin(), pair.chosen.end());
+  record.rejected = std::move(pair.prompt);
+  record.rejected.insert(record.rejected.end(), pair.rejected.begin(), pair.rejected.end());
+  return absl::OkStatus();
+}
+
+// What an answer depends on and the messages do not say.
+absl::Status RefuseWhatIsNotRead(const Fields& fields) {
   EPS_RETURN_IF_ERROR(fields.Refuse({"tools", "functions", "function_call"},
                                     "write what the model is to know of its tools into the system's content"));
   EPS_RETURN_IF_ERROR(
       fields.Refuse({"history"}, "write the exchanges that came before as messages, with the last one"));
-  EPS_RETURN_IF_ERROR(fields.Refuse({"image", "images", "video", "videos"},
-                                    "models here read text; take such lines out, or the key where the text is enough"));
-  absl::StatusOr<std::vector<ChatMessage>> messages =
-      kind == JsonlKind::kMessages      ? ReadList(fields, fields.Either({"messages", "conversations"}))
-      : kind == JsonlKind::kInstruction ? ReadInstruction(fields)
-                                        : ReadPrompt(fields);
-  EPS_RETURN_IF_ERROR(messages.status());
+  return fields.Refuse({"image", "images", "video", "videos"},
+                       "models here read text; take such lines out, or the key where the text is enough");
+}
+
+// The line's own `system` is said first, where there are messages and they have none.
+absl::Status AddSystem(const Fields& fields, std::vector<ChatMessage>& messages) {
   const bool says_system = fields.Find("system") != nullptr && !IsEmpty(*fields.Find("system"));
-  if (!says_system || messages->empty() || messages->front().role == Role::kSystem) return messages;
+  if (!says_system || messages.empty() || messages.front().role == Role::kSystem) return absl::OkStatus();
   EPS_ASSIGN_OR_RETURN(std::string system, fields.String("system"));
-  messages->insert(messages->begin(), {Role::kSystem, std::move(system)});
-  return messages;
+  messages.insert(messages.begin(), {Role::kSystem, std::move(system)});
+  return absl::OkStatus();
+}
+
+absl::Status ReadConversation(const Fields& fields, JsonlKind kind, JsonlRecord& record) {
+  EPS_RETURN_IF_ERROR(RefuseWhatIsNotRead(fields));
+  if (kind == JsonlKind::kPreferences) {
+    EPS_RETURN_IF_ERROR(ReadPreferences(fields, record));
+    EPS_RETURN_IF_ERROR(AddSystem(fields, record.rejected));
+  } else {
+    EPS_ASSIGN_OR_RETURN(record.messages, kind == JsonlKind::kMessages
+                                              ? ReadList(fields, fields.Either({"messages", "conversations"}))
+                                          : kind == JsonlKind::kInstruction ? ReadInstruction(fields)
+                                                                            : ReadPrompt(fields));
+  }
+  return AddSystem(fields, record.messages);
 }
 
 }  // namespace
@@ -230,11 +339,12 @@ absl::StatusOr<JsonlKind> FindJsonlKind(const TextLine& line) {
     if (fields.Find(key) != nullptr) return JsonlKind::kMessages;
   }
   if (fields.Find("instruction") != nullptr) return JsonlKind::kInstruction;
+  if (HasPair(fields)) return JsonlKind::kPreferences;
   if (fields.Find("prompt") != nullptr) return JsonlKind::kPrompt;
   if (fields.Find("text") != nullptr) return JsonlKind::kText;
-  if (fields.Find("chosen") != nullptr && fields.Find("rejected") != nullptr) return fields.Bad("chosen", kPreferences);
-  for (const char* key : {"messages", "conversations", "instruction", "prompt", "text"}) {
-    if (parsed.object.contains(key)) return fields.Bad(key, "is null, must have a value");
+  for (const char* key : {"messages", "conversations", "instruction", "prompt", "text", "chosen", "rejected"}) {
+    const bool is_null = parsed.object.contains(key) && fields.Find(key) == nullptr;
+    if (is_null) return fields.Bad(key, "is null, must have a value");
   }
   std::string found;
   for (const auto& member : parsed.object.items()) {
@@ -251,7 +361,7 @@ absl::StatusOr<JsonlRecord> ParseJsonlRecord(const TextLine& line, JsonlKind kin
   if (kind == JsonlKind::kText) {
     EPS_ASSIGN_OR_RETURN(record.text, fields.String("text"));
   } else {
-    EPS_ASSIGN_OR_RETURN(record.messages, ReadConversation(fields, kind));
+    EPS_RETURN_IF_ERROR(ReadConversation(fields, kind, record));
   }
   return record;
 }

@@ -22,16 +22,22 @@ enum class JsonlKind {
                  // the last two; input may be absent, null or empty
   kPrompt,  // {"prompt": "...", "completion": "..."}, or "response" in the place of "completion"; strings, or lists of
             // messages, of which those of the prompt are not counted
+  // {"prompt": "...", "chosen": "...", "rejected": "..."}: two answers to one prompt; strings, or lists of messages.
+  // Lists without a prompt have it in themselves: it is what both begin with. It is not counted.
+  kPreferences,
 };
 
 struct JsonlRecord {
   std::string text;                   // of kText
   std::vector<ChatMessage> messages;  // of the others; instruction and prompt are the user's, the rest the assistant's
-  int64_t replaced_surrogates = 0;    // json_line.h
+  // Of kPreferences, whose `messages` are the prompt and the chosen answer: the prompt and the rejected one. Behind the
+  // prompt both begin and end with a message of the assistant, the last one counted, and they do not say the same.
+  std::vector<ChatMessage> rejected;
+  int64_t replaced_surrogates = 0;  // json_line.h
 };
 
-// The kind that a file's first line shows. Of several, messages goes before instruction, prompt and text, in this order:
-// files of instructions often carry a text that was made of them.
+// The kind that a file's first line shows. Of several, messages goes before instruction, chosen with rejected, prompt
+// and text, in this order: files of instructions often carry a text that was made of them.
 // Errors: INVALID_ARGUMENT naming the line's place, and the keys that are wanted
 absl::StatusOr<JsonlKind> FindJsonlKind(const TextLine& line);
 

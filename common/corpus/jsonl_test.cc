@@ -23,6 +23,15 @@ TEST(JsonlTest, TheFirstLineShowsTheKind) {
               IsOkAndHolds(JsonlKind::kInstruction));
   EXPECT_THAT(FindJsonlKind(Line(R"({"prompt": "a", "response": "b"})")), IsOkAndHolds(JsonlKind::kPrompt));
   EXPECT_THAT(FindJsonlKind(Line(R"({"conversations": [], "id": 3})")), IsOkAndHolds(JsonlKind::kMessages));
+  for (const std::string more : {"", R"(, "prompt": "p")", R"(, "prompt": "p", "response": "r")", R"(, "text": "t")"}) {
+    EXPECT_THAT(FindJsonlKind(Line(R"({"chosen": "a", "rejected": "b")" + more + "}")),
+                IsOkAndHolds(JsonlKind::kPreferences));
+  }
+  EXPECT_THAT(FindJsonlKind(Line(R"({"chosen": "a", "rejected": "b", "messages": []})")),
+              IsOkAndHolds(JsonlKind::kMessages));
+  EXPECT_THAT(FindJsonlKind(Line(R"({"chosen": "a", "rejected": "b", "instruction": "i"})")),
+              IsOkAndHolds(JsonlKind::kInstruction));
+  EXPECT_THAT(FindJsonlKind(Line(R"({"prompt": "p", "chosen": "a"})")), IsOkAndHolds(JsonlKind::kPrompt));
   EXPECT_THAT(FindJsonlKind(Line(R"({"dialog": [], "id": 3})")),
               StatusIs(kInvalid, R"(line 7, byte offset 1000: keys: "dialog", "id", must be "text")"));
   EXPECT_THAT(FindJsonlKind(Line("{}")), StatusIs(kInvalid, "keys: none"));
@@ -161,18 +170,135 @@ TEST(JsonlTest, WhatAnAnswerBelongsToBesideItsTextIsRefused) {
   EXPECT_OK(refused(R"("label": 2)", JsonlKind::kPrompt)) << "likewise";
 }
 
-TEST(JsonlTest, PairsOfAWantedAndAnUnwantedAnswerAreNamed) {
+TEST(JsonlTest, APairHasAPromptOrBothBeginWithIt) {
+  const std::string user = R"({"role": "user", "content": "q"})", chosen = R"({"role": "assistant", "content": "a"})",
+                    rejected = R"({"role": "assistant", "content": "b"})";
+  for (const std::string& text :
+       {std::string(R"({"prompt": "q", "chosen": "a", "rejected": "b"})"),
+        R"({"prompt": [)" + user + R"(], "chosen": [)" + chosen + R"(], "rejected": [)" + rejected + "]}",
+        R"({"chosen": [)" + user + ", " + chosen + R"(], "rejected": [)" + user + ", " + rejected + "]}"}) {
+    ASSERT_OK_AND_ASSIGN(const JsonlRecord record, Parse(text, JsonlKind::kPreferences));
+    EXPECT_EQ(record.messages, (std::vector<ChatMessage>{{Role::kUser, "q"}, {Role::kAssistant, "a"}})) << text;
+    EXPECT_EQ(record.rejected, (std::vector<ChatMessage>{{Role::kUser, "q"}, {Role::kAssistant, "b"}})) << text;
+  }
+}
+
+TEST(JsonlTest, OfAPairThePromptIsNotCounted) {
+  const std::string before = R"({"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}, )"
+                             R"({"role": "user", "content": "r"})";
+  const std::string chosen = R"({"role": "assistant", "content": "c"}, {"role": "user", "content": "d"}, )"
+                             R"({"role": "assistant", "content": "e"})",
+                    rejected = R"({"role": "assistant", "content": "f"})";
+  for (const std::string& text :
+       {R"({"prompt": [)" + before + R"(], "chosen": [)" + chosen + R"(], "rejected": [)" + rejected + "]}",
+        R"({"chosen": [)" + before + ", " + chosen + R"(], "rejected": [)" + before + ", " + rejected + "]}"}) {
+    ASSERT_OK_AND_ASSIGN(const JsonlRecord record, Parse(text, JsonlKind::kPreferences));
+    const std::vector<ChatMessage> prompt = {{Role::kUser, "q"}, {Role::kAssistant, "a", false}, {Role::kUser, "r"}};
+    std::vector<ChatMessage> wanted = prompt;
+    wanted.insert(wanted.end(), {{Role::kAssistant, "c"}, {Role::kUser, "d"}, {Role::kAssistant, "e"}});
+    EXPECT_EQ(record.messages, wanted) << text;
+    wanted = prompt;
+    wanted.push_back({Role::kAssistant, "f"});
+    EXPECT_EQ(record.rejected, wanted) << text;
+  }
+}
+
+TEST(JsonlTest, WhatBothOfAPairSayIsThePromptWhateverItsWeights) {
+  ASSERT_OK_AND_ASSIGN(const JsonlRecord record,
+                       Parse(R"({"chosen": [{"role": "assistant", "content": "hi", "weight": 0},)"
+                             R"( {"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}],)"
+                             R"( "rejected": [{"role": "assistant", "content": "hi", "weight": 1},)"
+                             R"( {"role": "user", "content": "q"}, {"role": "assistant", "content": "b"}]})",
+                             JsonlKind::kPreferences));
+  EXPECT_EQ(record.rejected,
+            (std::vector<ChatMessage>{{Role::kAssistant, "hi", false}, {Role::kUser, "q"}, {Role::kAssistant, "b"}}));
+}
+
+TEST(JsonlTest, OfAPairBothBeginWithTheSystemsWords) {
+  ASSERT_OK_AND_ASSIGN(
+      const JsonlRecord record,
+      Parse(R"({"prompt": "q", "chosen": "a", "rejected": "b", "system": "s"})", JsonlKind::kPreferences));
+  EXPECT_EQ(record.messages,
+            (std::vector<ChatMessage>{{Role::kSystem, "s"}, {Role::kUser, "q"}, {Role::kAssistant, "a"}}));
+  EXPECT_EQ(record.rejected,
+            (std::vector<ChatMessage>{{Role::kSystem, "s"}, {Role::kUser, "q"}, {Role::kAssistant, "b"}}));
+  ASSERT_OK_AND_ASSIGN(const JsonlRecord own,
+                       Parse(R"({"prompt": [{"role": "system", "content": "own"}], "system": "s",)"
+                             R"( "chosen": [{"role": "assistant", "content": "a"}],)"
+                             R"( "rejected": [{"role": "assistant", "content": "b"}]})",
+                             JsonlKind::kPreferences));
+  EXPECT_EQ(own.rejected, (std::vector<ChatMessage>{{Role::kSystem, "own"}, {Role::kAssistant, "b"}}));
+}
+
+TEST(JsonlTest, APairThatHasNothingToCompareIsRefused) {
+  const auto refused = [](const std::string& members) {
+    return Parse("{" + members + "}", JsonlKind::kPreferences).status();
+  };
+  EXPECT_THAT(refused(R"("prompt": "q", "chosen": "a", "rejected": "a")"),
+              StatusIs(kInvalid, "line 7, byte offset 1000: rejected: says what chosen says"));
+  const std::string user = R"({"role": "user", "content": "q"})", answer = R"({"role": "assistant", "content": "a"})",
+                    other = R"({"role": "assistant", "content": "b"})";
+  const auto lists = [&refused](const std::string& chosen, const std::string& rejected, const std::string& more = "") {
+    return refused("\"chosen\": [" + chosen + "], \"rejected\": [" + rejected + "]" + more);
+  };
+  const std::string prompt = ", \"prompt\": [" + user + "]";
+  EXPECT_OK(lists(user + "," + answer, user + "," + other));
+  EXPECT_OK(lists(answer, other, prompt));
+  EXPECT_THAT(lists(user + "," + answer, user + "," + answer), StatusIs(kInvalid, "rejected: says what chosen says"));
+  EXPECT_THAT(lists(answer, R"({"role": "assistant", "content": "a", "weight": 0})", prompt),
+              StatusIs(kInvalid, "rejected: says what chosen says"));
+  EXPECT_THAT(lists(answer, "", prompt), StatusIs(kInvalid, "rejected: has no answer behind the prompt"));
+  EXPECT_THAT(lists(user, user + "," + answer), StatusIs(kInvalid, "chosen: has no answer behind the prompt, which"));
+  EXPECT_THAT(lists(user + "," + answer, user + "," + other + "," + user),
+              StatusIs(kInvalid, "rejected[2].role: user, must be assistant: an answer is the last message"));
+  EXPECT_THAT(lists(answer + "," + user, other, prompt), StatusIs(kInvalid, "chosen[1].role: user, must be assistant"));
+  EXPECT_THAT(lists(user + "," + answer, R"({"role": "user", "content": "another"},)" + other),
+              StatusIs(kInvalid, "chosen[0].role: user, must be assistant: both are answers to the same prompt"));
+  EXPECT_THAT(lists(user + "," + answer, user + "," + other, prompt),
+              StatusIs(kInvalid, "chosen[0].role: user, must be assistant: both are answers to the same prompt"))
+      << "the prompt would be said twice";
+  EXPECT_THAT(lists(user + R"(, {"role": "assistant", "content": "b", "train": false})", user + "," + answer),
+              StatusIs(kInvalid, "chosen[1]: is not counted, but is the answer to compare"));
+}
+
+TEST(JsonlTest, WhatIsWrongWithAPairIsNamedByItsKey) {
+  const auto refused = [](const std::string& members) {
+    return Parse("{" + members + "}", JsonlKind::kPreferences).status();
+  };
+  EXPECT_THAT(refused(R"("prompt": "q", "chosen": "a")"),
+              StatusIs(kInvalid, "line 7, byte offset 1000: rejected: missing, must be there, as in the file's first"));
+  EXPECT_THAT(refused(R"("text": "a")"), StatusIs(kInvalid, "chosen: missing"));
+  EXPECT_THAT(refused(R"("chosen": "a", "rejected": "b")"),
+              StatusIs(kInvalid, "prompt: missing, must be a string where chosen and rejected are no lists"));
+  EXPECT_THAT(refused(R"("prompt": "q", "chosen": 1, "rejected": "b")"),
+              StatusIs(kInvalid, "chosen: is number, must be a string"));
+  EXPECT_THAT(refused(R"("prompt": [], "chosen": "a", "rejected": [])"),
+              StatusIs(kInvalid, "chosen: is string, must be an array"));
+  EXPECT_THAT(refused(R"("prompt": "q", "chosen": [], "rejected": [])"),
+              StatusIs(kInvalid, "prompt: is string, must be an array, as the answers are; take the key out where"));
+  EXPECT_THAT(refused(R"("chosen": [{"role": "bot", "content": "a"}], "rejected": [])"),
+              StatusIs(kInvalid, "chosen[0].role: \"bot\", must be"));
+  EXPECT_THAT(refused(R"("prompt": "q", "chosen": "a", "rejected": "b", "tools": [{}])"),
+              StatusIs(kInvalid, "tools: not supported"));
+  EXPECT_THAT(refused(R"("prompt": "q", "chosen": "a", "rejected": "b", "images": ["a.png"])"),
+              StatusIs(kInvalid, "images: not supported"));
+  EXPECT_THAT(refused(R"("prompt": "q", "chosen": "a", "rejected": "b", "label": false)"),
+              StatusIs(kInvalid, "label: false, not supported: chosen and rejected tell the wanted answer"));
+  EXPECT_OK(refused(R"("prompt": "q", "chosen": "a", "rejected": "b", "label": "math", "score_chosen": 8.5)"));
+}
+
+TEST(JsonlTest, APairAmongLinesOfAnotherKindIsRefused) {
   EXPECT_THAT(
       Parse(R"({"prompt": "q", "chosen": "a", "rejected": "b"})", JsonlKind::kPrompt),
-      StatusIs(kInvalid, "line 7, byte offset 1000: chosen: not supported: of two answers one is preferred (DPO)"));
-  EXPECT_THAT(FindJsonlKind(Line(R"({"chosen": [], "rejected": []})")),
-              StatusIs(kInvalid, "chosen: not supported: of two answers one is preferred"));
+      StatusIs(kInvalid, "line 7, byte offset 1000: chosen: with rejected a pair of answers, unlike the file's first"));
 }
 
 TEST(JsonlTest, AFirstLineWhoseTextIsNullSaysSo) {
   EXPECT_THAT(FindJsonlKind(Line(R"({"text": null})")),
               StatusIs(kInvalid, "line 7, byte offset 1000: text: is null, must have a value"));
   EXPECT_THAT(FindJsonlKind(Line(R"({"messages": null, "text": "a"})")), IsOkAndHolds(JsonlKind::kText));
+  EXPECT_THAT(FindJsonlKind(Line(R"({"chosen": [], "rejected": null})")),
+              StatusIs(kInvalid, "rejected: is null, must have a value"));
 }
 
 TEST(JsonlTest, AHalfOfASurrogatePairIsReplacedAndCounted) {

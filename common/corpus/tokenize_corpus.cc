@@ -19,6 +19,7 @@
 #include "common/base/thread.h"
 #include "common/corpus/document_encoder.h"
 #include "common/corpus/document_marks.h"
+#include "common/corpus/jsonl.h"
 #include "common/corpus/model_vocabulary.h"
 #include "common/formats/document_index_writer.h"
 
@@ -124,6 +125,28 @@ absl::Status CheckOptions(const TokenizeOptions& options, const Tokenizer& token
   return absl::OkStatus();
 }
 
+// That documents are pairs of answers, or are none, as options.pairs wants it.
+absl::Status CheckPairs(std::optional<bool> wanted, const CorpusSources& sources) {
+  const bool has_pairs = sources.content == CorpusContent::kPreferences;
+  if (!wanted || *wanted == has_pairs) return absl::OkStatus();
+  // The first one that has documents is of the content of all, but one without may stand in front of it.
+  const auto is_of_content = [&](const CorpusSource& source) {
+    return (source.kind == JsonlKind::kPreferences) == has_pairs;
+  };
+  const CorpusSource& source = *std::find_if(sources.files.begin(), sources.files.end(), is_of_content);
+  if (has_pairs) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "\"", source.path,
+        "\" has pairs of a chosen and a rejected answer, of which a run learns with \"preferences\"; ",
+        "to learn the chosen ones alone, write them as \"completion\" beside their \"prompt\", or as \"messages\""));
+  }
+  const bool has_what_goes_before = source.kind == JsonlKind::kMessages || source.kind == JsonlKind::kInstruction;
+  return absl::InvalidArgumentError(absl::StrCat(
+      "\"", source.path, "\" has no pairs of answers: \"preferences\" wants lines with \"chosen\" and \"rejected\"",
+      has_what_goes_before ? ", and without \"messages\", \"conversations\" and \"instruction\", which go before them"
+                           : ""));
+}
+
 // Those that every document has at its ends; what stands within it is looked at as it is encoded.
 absl::Status CheckMarks(const DocumentMarks& marks, int64_t vocab, const Tokenizer& tokenizer) {
   for (const auto& [option, id] : {std::pair("bos", marks.first), std::pair("eos", marks.last)}) {
@@ -220,6 +243,7 @@ absl::StatusOr<TokenizeReport> TokenizeCorpus(const TokenizeOptions& options, co
   EPS_RETURN_IF_ERROR(CheckOptions(options, tokenizer));
   EPS_ASSIGN_OR_RETURN(const CorpusSources sources,
                        InspectSources(options.sources, options.format, options.columns, stop, options.skips_bad_lines));
+  EPS_RETURN_IF_ERROR(CheckPairs(options.pairs, sources));
   EPS_ASSIGN_OR_RETURN(const DocumentMarks marks, ChooseDocumentMarks({.chat_template = options.chat_template,
                                                                        .settings = options.settings,
                                                                        .bos = options.bos,
@@ -236,7 +260,9 @@ absl::StatusOr<TokenizeReport> TokenizeCorpus(const TokenizeOptions& options, co
                                  .token_bytes = token_bytes,
                                  .vocab = options.vocab,
                                  .cls = marks.cls,
-                                 .sep = marks.sep});
+                                 .sep = marks.sep,
+                                 .first = marks.first,
+                                 .last = marks.last});
   EPS_ASSIGN_OR_RETURN(const std::unique_ptr<CorpusWriter> writer,
                        CorpusWriter::Create({.path = options.out,
                                              .index = {.token_bytes = token_bytes,
@@ -276,6 +302,7 @@ absl::StatusOr<TokenizeReport> TokenizeCorpus(const TokenizeOptions& options, co
                         .notes = std::move(notes),
                         .chat_template = marks.chat ? std::string(marks.chat->name()) : "",
                         .chat_template_reason = marks.chat_reason,
+                        .has_pairs = sources.content == CorpusContent::kPreferences,
                         .num_classes = sources.classes.num_classes(),
                         .class_names = sources.classes.names()};
 }

@@ -27,7 +27,8 @@ struct TokenizeOptions {
   TsvColumns columns;                    // of TSV
   std::string chat_template = "auto";    // of conversations: ChooseChatTemplate's name
   TokenizerSettings settings;            // of the tokenizer's folder: its template, and the tokens of bos and eos
-  bool count_all = false;                // of conversations: all tokens, not the assistant's answers alone
+  bool count_all = false;     // of conversations: all tokens, not the assistant's answers alone; not of pairs
+  std::optional<bool> pairs;  // whether documents must be pairs of answers, or must not be; nullopt: as they are
   // Of texts and conversations: what spellings of special tokens in them are. As tokens, they may be what begins and ends
   // a document: it gets no second one then.
   Tokenizer::Specials specials = Tokenizer::Specials::kAsText;
@@ -62,6 +63,7 @@ struct TokenizeReport {
   EncodeNotes notes;
   std::string chat_template;             // of conversations: which one was taken
   std::string chat_template_reason;      // ChatTemplateChoice's
+  bool has_pairs = false;                // documents are pairs of a chosen and a rejected answer
   int32_t num_classes = 0;               // of texts with classes
   std::vector<std::string> class_names;  // of class 0, 1, ...; empty where labels are numbers
 

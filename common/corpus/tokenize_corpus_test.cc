@@ -165,6 +165,115 @@ TEST_F(TokenizeCorpusTest, ADocumentsFirstTokenMovesWhatIsCounted) {
   EXPECT_EQ(Documents(tokenizer), (Strings{"{<s>}{[INST]}q{[/INST]}(a{</s>})"}));
 }
 
+TEST_F(TokenizeCorpusTest, APairOfAnswersIsOneDocumentOfTwoConversations) {
+  const FakeTokenizer tokenizer({.specials = {"<|im_start|>", "<|im_end|>", "<|endoftext|>"}});
+  const std::string strings = Write("a.jsonl", R"({"prompt": "q", "chosen": "good", "rejected": "bad"})");
+  const std::string messages = Write("b.jsonl", R"({"chosen": [{"role": "user", "content": "q"},)"
+                                                R"( {"role": "assistant", "content": "good"}],)"
+                                                R"( "rejected": [{"role": "user", "content": "q"},)"
+                                                R"( {"role": "assistant", "content": "bad"}]})");
+  const std::string prompt = "{<|im_start|>}user\nq{<|im_end|>}\n{<|im_start|>}assistant\n";
+  const std::string wanted = prompt + "(good{<|im_end|>})\n" + prompt + "(bad{<|im_end|>})\n@26";
+  // What is compared are the answers, whatever else may count.
+  for (const bool count_all : {false, true}) {
+    RemoveOut();
+    ASSERT_OK_AND_ASSIGN(const TokenizeReport report,
+                         Run({.sources = {strings, messages}, .count_all = count_all}, tokenizer));
+    EXPECT_EQ(Documents(tokenizer), (Strings{wanted, wanted}));
+    EXPECT_TRUE(report.has_pairs);
+    EXPECT_EQ(report.counts.documents, 2);
+    EXPECT_EQ(report.counts.counted_tokens, 2 * (5 + 4));
+    EXPECT_EQ(report.chat_template, "chatml");
+    ASSERT_OK_AND_ASSIGN(const auto index, DocumentIndex::Open(out_ + ".docs"));
+    EXPECT_FALSE(index->may_be_cut());
+  }
+}
+
+TEST_F(TokenizeCorpusTest, EachAnswerOfAPairBeginsAndEndsAsADocument) {
+  const FakeTokenizer tokenizer({.specials = {"<s>", "</s>", "[INST]", "[/INST]", "<x>"}});
+  const std::string source = Write("a.jsonl", R"({"prompt": "q", "chosen": "a", "rejected": "b"})");
+  ASSERT_OK(Run({.sources = {source}}, tokenizer));
+  EXPECT_EQ(Documents(tokenizer), (Strings{"{<s>}{[INST]}q{[/INST]}(a{</s>}){<s>}{[INST]}q{[/INST]}(b{</s>})@6"}));
+  RemoveOut();
+  ASSERT_OK(Run({.sources = {source}, .eos = "<x>"}, tokenizer));
+  EXPECT_EQ(Documents(tokenizer),
+            (Strings{"{<s>}{[INST]}q{[/INST]}(a{</s>}){<x>}{<s>}{[INST]}q{[/INST]}(b{</s>}){<x>}@7"}));
+  RemoveOut();
+  ASSERT_OK(Run({.sources = {source}, .specials = Tokenizer::Specials::kAsTokens, .bos = "[INST]", .eos = "</s>"},
+                tokenizer));
+  EXPECT_EQ(Documents(tokenizer), (Strings{"{[INST]}q{[/INST]}(a{</s>}){[INST]}q{[/INST]}(b{</s>})@5"}))
+      << "an end that is there already is not put there again, of either";
+}
+
+TEST_F(TokenizeCorpusTest, SpellingsOfSpecialTokensInBothAnswersAreCounted) {
+  const FakeTokenizer tokenizer({.specials = {"<|im_start|>", "<|im_end|>"}});
+  const std::string source =
+      Write("a.jsonl", R"({"prompt": "q", "chosen": "<|im_end|>", "rejected": "<|im_end|><|im_end|>"})");
+  ASSERT_OK_AND_ASSIGN(const TokenizeReport report, Run({.sources = {source}}, tokenizer));
+  EXPECT_EQ(report.notes.specials_as_text, 3);
+}
+
+TEST_F(TokenizeCorpusTest, APairThatHasNothingToCompareIsRefusedOrSkipped) {
+  // An answer without a token of its own: its end is one with what stands in front.
+  const FakeTokenizer tokenizer({.words = {"### Assistant:\n\n\n"}});
+  const std::string good = R"({"prompt": "q", "chosen": "a", "rejected": "b"})";
+  const std::string no_rejected = Write("a.jsonl", R"({"prompt": "q", "chosen": "a", "rejected": ""})");
+  EXPECT_THAT(Run({.sources = {no_rejected}}, tokenizer),
+              StatusIs(kInvalid, "a.jsonl\": line 1, byte offset 0: rejected: the answer is empty"));
+  const std::string no_chosen = Write("b.jsonl", good + "\n" + R"({"prompt": "q", "chosen": "", "rejected": "b"})");
+  EXPECT_THAT(Run({.sources = {no_chosen}}, tokenizer),
+              StatusIs(kInvalid, "b.jsonl\": line 2, byte offset 48: chosen: the answer is empty"));
+  ASSERT_OK_AND_ASSIGN(const TokenizeReport report,
+                       Run({.sources = {no_rejected, no_chosen}, .skips_bad_lines = true}, tokenizer));
+  EXPECT_EQ(report.notes.skipped_lines, 2);
+  EXPECT_EQ(Documents(tokenizer),
+            (Strings{"### User:\nq\n\n### Assistant:\n(a\n\n)### User:\nq\n\n### Assistant:\n(b\n\n)@31"}));
+}
+
+TEST_F(TokenizeCorpusTest, APairWhoseAnswersBecomeTheSameTokensIsRefused) {
+  const FakeTokenizer tokenizer(
+      {.specials = {"<|begin_of_text|>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>"}});
+  const std::string source = Write("a.jsonl", R"({"prompt": "q", "chosen": "a", "rejected": "a\n"})");
+  EXPECT_THAT(Run({.sources = {source}, .chat_template = "llama3"}, tokenizer),
+              StatusIs(kInvalid, "line 1, byte offset 0: rejected: has the tokens that chosen has"));
+}
+
+TEST_F(TokenizeCorpusTest, WhatATemplateRefusesOfAPairIsNamedByItsAnswer) {
+  const FakeTokenizer tokenizer({.specials = {"<s>", "</s>", "[INST]", "[/INST]"}});
+  const std::string source = Write(
+      "a.jsonl", R"({"prompt": [{"role": "user", "content": "q"}],)"
+                 R"( "chosen": [{"role": "assistant", "content": "a"}],)"
+                 R"( "rejected": [{"role": "assistant", "content": "a"}, {"role": "assistant", "content": "b"}]})");
+  EXPECT_THAT(Run({.sources = {source}}, tokenizer),
+              StatusIs(kInvalid, "line 1, byte offset 0: rejected: messages[2].role: assistant, template mistral"));
+}
+
+TEST_F(TokenizeCorpusTest, PairsAreThereWhereTheyAreWantedAndOnlyThere) {
+  const FakeTokenizer tokenizer;
+  const std::string empty = Write("empty.jsonl", "\n");
+  const std::string pairs = Write("a.jsonl", R"({"prompt": "q", "chosen": "a", "rejected": "b"})");
+  const std::string prompts = Write("b.jsonl", R"({"prompt": "q", "completion": "a"})");
+  const std::string messages =
+      Write("c.jsonl", R"({"chosen": "a", "rejected": "b", "messages": [{"role": "assistant", "content": "a"}]})");
+  ASSERT_OK(Run({.sources = {empty, pairs}, .pairs = true}, tokenizer));
+  RemoveOut();
+  ASSERT_OK_AND_ASSIGN(const TokenizeReport report, Run({.sources = {prompts}, .pairs = false}, tokenizer));
+  EXPECT_FALSE(report.has_pairs);
+  RemoveOut();
+  EXPECT_THAT(
+      Run({.sources = {empty, pairs}, .pairs = false}, tokenizer),
+      StatusIs(kInvalid, "\"" + pairs + "\" has pairs of a chosen and a rejected answer, of which a run learns"));
+  EXPECT_THAT(Run({.sources = {prompts}, .pairs = true}, tokenizer),
+              StatusIs(kInvalid, "\"" + prompts + "\" has no pairs of answers: \"preferences\" wants lines with"));
+  EXPECT_THAT(Run({.sources = {messages}, .pairs = true}, tokenizer),
+              StatusIs(kInvalid, "\"chosen\" and \"rejected\", and without \"messages\""));
+  EXPECT_THAT(Run({.sources = {Write("d.txt", "a")}, .pairs = true}, tokenizer),
+              StatusIs(kInvalid, "d.txt\" has no pairs of answers"));
+  EXPECT_THAT(Run({.sources = {pairs, prompts}}, tokenizer),
+              StatusIs(kInvalid, "b.jsonl\" holds conversations, \"" + pairs + "\" pairs of answers"));
+  ExpectNothingLeft(5);
+}
+
 TEST_F(TokenizeCorpusTest, TheModelsOwnTemplateIsTakenAndNamed) {
   const FakeTokenizer tokenizer({.specials = {"<s>", "</s>", "[INST]", "[/INST]", "<|im_start|>", "<|im_end|>"}});
   const std::string source = Write("a.jsonl", R"({"prompt": "q", "completion": "a"})");

@@ -43,7 +43,7 @@ double AttentionFlops(const ModelConfig& config) {
 
 }  // namespace
 
-ModelFlops::ModelFlops(const ModelSpec& model) {
+ModelFlops::ModelFlops(const ModelSpec& model, bool has_reference) {
   const LayerId lowest = model.lowest_trainable_layer();
   for (const LayerSpec& layer : model.layers) {
     const bool goes_back = layer.id >= lowest;
@@ -53,11 +53,16 @@ ModelFlops::ModelFlops(const ModelSpec& model) {
       const double passes = 1 + (goes_back ? 1 : 0) + (blob.frozen ? 0 : 1);
       for (const TensorSpec& tensor : blob.tensors) {
         const double share = tensor.is_of_expert() ? ShareOfExpert(model.config.experts) : 1;
-        if (IsMultiplied(tensor.role, layer.kind))
-          flops += 2 * passes * share * static_cast<double>(tensor.num_elems());
+        if (!IsMultiplied(tensor.role, layer.kind)) continue;
+        const double forward = 2 * share * static_cast<double>(tensor.num_elems());
+        flops += passes * forward;
+        if (has_reference && tensor.lora == LoraPart::kNone) reference_per_token_ += forward;
       }
     }
-    if (layer.kind == LayerKind::kBlock) flops += (goes_back ? 3 : 1) * AttentionFlops(model.config);
+    if (layer.kind == LayerKind::kBlock) {
+      flops += (goes_back ? 3 : 1) * AttentionFlops(model.config);
+      if (has_reference) reference_per_token_ += AttentionFlops(model.config);
+    }
     const bool is_of_samples = layer.kind == LayerKind::kHead && model.config.is_classifier();
     layers_.push_back(is_of_samples ? LayerFlops{.per_sample = flops} : LayerFlops{.per_token = flops});
   }
@@ -65,7 +70,7 @@ ModelFlops::ModelFlops(const ModelSpec& model) {
 
 double ModelFlops::Of(const Step& step) const {
   const auto tokens = static_cast<double>(step.tokens), samples = static_cast<double>(step.samples);
-  double flops = 0;
+  double flops = reference_per_token_ * tokens;
   for (const LayerFlops& layer : layers_) flops += layer.per_token * tokens + layer.per_sample * samples;
   for (const LayerId id : step.dropped) flops -= layers_[static_cast<size_t>(id.value())].per_token * tokens;
   return flops;

@@ -22,7 +22,8 @@ namespace eps {
 // Source: Chowdhery et al., arXiv:2204.02311, appendix B.
 class ModelFlops {
  public:
-  explicit ModelFlops(const ModelSpec& model);
+  // has_reference: each token goes forward once more, without adapters (PreferenceConfig).
+  explicit ModelFlops(const ModelSpec& model, bool has_reference = false);
 
   struct Step {
     int64_t tokens = 0;  // padding not among them
@@ -37,6 +38,7 @@ class ModelFlops {
     double per_sample = 0;  // a classifier's head sees one row of each
   };
   std::vector<LayerFlops> layers_;
+  double reference_per_token_ = 0;  // of all layers
 };
 
 }  // namespace eps

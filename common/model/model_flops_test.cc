@@ -73,6 +73,17 @@ TEST(ModelFlopsTest, BelowTheLowestLayerThatTrainsThereIsTheForwardAlone) {
   EXPECT_DOUBLE_EQ(FlopsOf(config).Of({.tokens = 1, .samples = 1}), per_token);
 }
 
+TEST(ModelFlopsTest, AReferenceIsAForwardOfAllLayersWithoutAdapters) {
+  ModelConfig config = Gpt2();
+  config.lora = {.rank = 2, .alpha = 2};
+  const ModelSpec model = BuildModel(config).value();
+  const std::vector<LayerId> dropped = {LayerId(1)};
+  const double forward = 2 * (12.0 * kLayers * kWidth * kWidth + kVocab * kWidth) + 4.0 * kLayers * kContext * kWidth;
+  for (const ModelFlops::Step& step : {ModelFlops::Step{.tokens = 70}, {.tokens = 70, .dropped = dropped}}) {
+    EXPECT_DOUBLE_EQ(ModelFlops(model, /*has_reference=*/true).Of(step), ModelFlops(model).Of(step) + 70 * forward);
+  }
+}
+
 TEST(ModelFlopsTest, AdaptersAreProductsOfTheirOwnAndTheWeightsBesideThemHaveNoGradient) {
   ModelConfig config = Gpt2();
   config.lora = {.rank = 2, .alpha = 2};

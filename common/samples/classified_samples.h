@@ -12,8 +12,6 @@
 
 namespace eps {
 
-inline constexpr int32_t kPaddingToken = 0;  // any would do: nobody else sees it, and it is not counted
-
 // One document a sample, then padding, which is a document too; its class, as the model numbers it, is the sample's label.
 // The second of a pair of texts has type 1. What is longer than a sample loses tokens of the longer text, or of both when
 // they are as long, but never a text's last token, which ends it.

@@ -17,6 +17,7 @@
 #include "common/formats/token_file.h"
 #include "common/samples/classified_samples.h"
 #include "common/samples/document_packing.h"
+#include "common/samples/preference_samples.h"
 #include "common/samples/token_masking.h"
 
 namespace eps {
@@ -118,6 +119,7 @@ class DocumentSamples : public SampleSource {
  public:
   static absl::StatusOr<std::unique_ptr<SampleSource>> Open(const RunConfig& run, std::unique_ptr<TokenFile> file) {
     EPS_ASSIGN_OR_RETURN(std::unique_ptr<DocumentIndex> index, OpenIndex(run.data, *file));
+    EPS_RETURN_IF_ERROR(CheckNoPairs(run.data, *index));
     const int distance = LabelDistance(run);
     DocumentPacking::Options options = {.context = run.model.context,
                                         .may_be_cut = index->may_be_cut(),
@@ -162,6 +164,14 @@ class DocumentSamples : public SampleSource {
   }
 
  private:
+  // Pairs of answers would be read as one text; those of a classifier have classes.
+  static absl::Status CheckNoPairs(const DataConfig& data, const DocumentIndex& index) {
+    if (index.second_part(0) == index.first_token(1) || index.label(0).has_value()) return absl::OkStatus();
+    return absl::InvalidArgumentError(absl::StrCat(data.path_field, ": ", data.users_path(),
+                                                   " has pairs of a chosen and a rejected answer, of which a run with "
+                                                   "`preferences` learns"));
+  }
+
   // How many of a piece's labels are counted.
   static int64_t CountLabels(const DocumentIndex& index, const DocumentPiece& piece, int label_distance) {
     const int64_t first = index.first_token(piece.document) + piece.first_row + label_distance;
@@ -252,6 +262,10 @@ absl::StatusOr<std::unique_ptr<SampleSource>> SampleSource::Open(const RunConfig
   if (run.objective() == Objective::kClasses) {
     EPS_ASSIGN_OR_RETURN(std::unique_ptr<DocumentIndex> index, OpenIndex(run.data, **file));
     return MakeClassifiedSamples(run, *std::move(file), std::move(index));
+  }
+  if (run.objective() == Objective::kPreferences) {
+    EPS_ASSIGN_OR_RETURN(std::unique_ptr<DocumentIndex> index, OpenIndex(run.data, **file));
+    return MakePreferenceSamples(run, *std::move(file), std::move(index));
   }
   absl::StatusOr<std::unique_ptr<SampleSource>> source = run.data.has_documents()
                                                              ? DocumentSamples::Open(run, *std::move(file))

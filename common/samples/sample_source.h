@@ -16,6 +16,8 @@
 
 namespace eps {
 
+inline constexpr int32_t kPaddingToken = 0;  // any would do: nobody else sees it, and it is not counted
+
 // What becomes of a file's documents.
 struct DocumentFigures {
   int64_t documents = 0;

@@ -28,6 +28,8 @@ struct VnodeBatch {
   std::vector<int32_t> document_first;
   // Of the tokens, those that only fill up samples. Known to the daemon alone.
   int64_t num_padding = 0;
+  // Of a run on preferences: how many pairs of sequences, 2i and 2i + 1, are counted. Known to the daemon alone.
+  int64_t num_pairs = 0;
 };
 
 // One behind the last token of each token's document, of arrays as document_first: `context` tokens a sample.
@@ -48,7 +50,8 @@ struct GroupVnodes {
 // came on top (then the step is one that the worker may already have run with other vnodes).
 struct Assignment {
   StepId step;
-  int64_t counted_tokens = 0;      // of the whole step, over all vnodes: the loss is the mean over them
+  // Of the whole step, over all vnodes: the loss is the mean over them. Samples of a classifier, pairs of preferences.
+  int64_t counted_tokens = 0;
   std::vector<VnodeBatch> vnodes;  // rising by vnode
   double loss_scale = 1;           // of the step: gradients come multiplied by it
   // Blocks that the step leaves out, rising: LayerDrop's. None of an evaluation.

@@ -218,8 +218,8 @@ void CheckJoined(const DataFile& file, absl::string_view field, Checker& check) 
 
 void CheckDocuments(const proto::Data& data, const DataFile& file, Objective objective, Checker& check,
                     DataConfig& out) {
-  const bool has_classes = objective == Objective::kClasses;
-  const proto::Data::Documents usual = has_classes                             ? proto::Data::PADDED
+  const bool has_classes = objective == Objective::kClasses, has_pairs = objective == Objective::kPreferences;
+  const proto::Data::Documents usual = has_classes || has_pairs                ? proto::Data::PADDED
                                        : out.is_jsonl || !file.may_be_joined() ? proto::Data::PACKED
                                                                                : proto::Data::JOINED;
   out.documents = FromProto(EPS_FIELD(data, documents).value_or(usual));
@@ -234,6 +234,13 @@ void CheckDocuments(const proto::Data& data, const DataFile& file, Objective obj
   }
   if (has_classes && !out.is_table && out.tokenizer != TokenForm::kTokenFile) {
     check.Fail(out.path_field, "a classifier takes a table (.tsv), or a token file that `eps tokenize` made of one");
+  }
+  if (has_pairs && out.documents != DocumentMode::kPadded) {
+    check.Fail(absl::StrCat(out.field, ".documents"), "pairs of answers (preferences) are PADDED");
+  }
+  if (has_pairs && !out.is_jsonl && out.tokenizer != TokenForm::kTokenFile) {
+    check.Fail(out.path_field,
+               "`preferences` wants JSONL with pairs of answers, or a token file that `eps tokenize` made of it");
   }
   if (!has_classes && out.is_table) {
     check.Fail(out.path_field, "a table (.tsv) is for a classifier: family: BERT with classes");
@@ -271,6 +278,11 @@ bool KeepsUncounted(const proto::Data& data, const CheckContext& context) {
   return context.resumed != nullptr ? context.resumed->data.keeps_uncounted : context.is_serialized;
 }
 
+// Whether parts of documents may have nothing that is counted, and `uncounted` says what becomes of them.
+bool HasPartsUncounted(const RunConfig& run, const DataConfig& data) {
+  return data.has_documents() && run.objective() != Objective::kClasses && run.objective() != Objective::kPreferences;
+}
+
 // How what stands in the file is taken.
 void CheckReading(const proto::Data& data, const RunConfig& run, const CheckContext& context, Checker& check,
                   DataConfig& out) {
@@ -282,7 +294,7 @@ void CheckReading(const proto::Data& data, const RunConfig& run, const CheckCont
     check.Fail(absl::StrCat(out.field, ".bad_lines"),
                absl::StrCat("given, but ", out.path_field, " is neither JSONL nor a table"));
   }
-  const bool has_parts = out.has_documents() && run.objective() != Objective::kClasses;  // that may be uncounted
+  const bool has_parts = HasPartsUncounted(run, out);
   const bool is_new = !context.is_serialized && context.resumed == nullptr;
   if (data.has_uncounted() && !has_parts && is_new && run.sources.empty()) {
     check.Fail("data.uncounted", absl::StrCat("given, but of ", out.path_field, " no documents are packed or padded"));
@@ -516,7 +528,7 @@ void WriteData(const RunConfig& run, const DataConfig& data, proto::Data& out) {
   }
   if (data.tokenizer == TokenForm::kModel) out.set_tokenizer_path(data.tokenizer_path);
   out.set_documents(ToProto(data.documents));
-  if (data.has_documents() && run.objective() != Objective::kClasses) {
+  if (HasPartsUncounted(run, data)) {
     out.set_uncounted(data.keeps_uncounted ? proto::Data::KEPT : proto::Data::LEFT_OUT);
   }
   if (data.is_jsonl) {

@@ -15,6 +15,7 @@
 #include "common/schedule/loss_scale.h"
 #include "common/spec/graph_use.h"
 #include "common/spec/moment_format.h"
+#include "common/spec/preference_config.h"
 #include "common/tensor/dtype.h"
 
 namespace eps {
@@ -38,6 +39,7 @@ enum class Objective {
   kNextToken,     // of each token, the one behind it
   kMaskedTokens,  // those that were masked
   kClasses,       // the sample's class
+  kPreferences,   // of two answers the one that was preferred (PreferenceConfig)
 };
 
 // Which tokens are masked: proto/run_spec.proto's Mask.
@@ -237,6 +239,7 @@ struct RunConfig {
   EvaluationConfig evaluation;
   LayerDropConfig layer_drop;  // depth.drop
   OptimizerOffloadConfig optimizer_offload;
+  PreferenceConfig preferences;
 
   // The data of evaluation.path.
   DataConfig evaluation_data() const;
@@ -255,9 +258,13 @@ struct RunConfig {
   // Whether a step's weights stay as they are until all of it is in, so that a part of it can be run again.
   bool keeps_weights_of_step() const { return precision.wire_versions > 1 || defers_updates(); }
   Objective objective() const {
+    if (preferences.is_on()) return Objective::kPreferences;
     if (model.family != ModelFamily::kBert) return Objective::kNextToken;
     return model.is_classifier() ? Objective::kClasses : Objective::kMaskedTokens;
   }
+  // That one of SampleSource's samples has.
+  int sequences_per_sample() const { return preferences.is_on() ? 2 : 1; }
+  int64_t samples_per_step() const { return batch.sequences_per_step() / sequences_per_sample(); }
   int64_t tokens_per_step() const { return batch.sequences_per_step() * model.context; }
 
   friend bool operator==(const RunConfig&, const RunConfig&) = default;

@@ -194,6 +194,56 @@ TEST_F(RunConfigTest, SharesThatDropAllOrNoneOfABertAreRefused) {
       StatusIs(kInvalid, "depth.drop.share: a BERT's block begins with the norm"));
 }
 
+class PreferencesTest : public RunConfigTest {
+ protected:
+  // kSmall on pairs, with more fields.
+  absl::StatusOr<RunConfig> LoadPairs(const std::vector<FieldOverride>& more) {
+    std::vector<FieldOverride> fields = {{"data.path", "a.jsonl"}, {"batch.micro_batch", "4"}};
+    fields.insert(fields.end(), more.begin(), more.end());
+    return Load(kSmall, fields);
+  }
+};
+
+TEST_F(PreferencesTest, HaveARuleWithItsOwnNumbers) {
+  EXPECT_FALSE(MustLoad(kSmall).preferences.is_on());
+  ASSERT_OK_AND_ASSIGN(const RunConfig simpo,
+                       LoadPairs({{"preferences.loss", "SIMPO"}, {"preferences.margin", "0.5"}}));
+  EXPECT_EQ(simpo.preferences, (PreferenceConfig{.loss = PreferenceLoss::kSimPo, .beta = 2, .margin = 0.5}));
+  EXPECT_EQ(simpo.objective(), Objective::kPreferences);
+  EXPECT_EQ(simpo.data.documents, DocumentMode::kPadded);
+  EXPECT_EQ(simpo.samples_per_step(), 2);
+  ASSERT_OK_AND_ASSIGN(
+      const RunConfig dpo,
+      LoadPairs({{"preferences.label_smoothing", "0.25"}, {"model.lora.rank", "2"}, {"model.lora.alpha", "2"}}));
+  EXPECT_EQ(dpo.preferences, (PreferenceConfig{.loss = PreferenceLoss::kDpo, .beta = 0.1, .label_smoothing = 0.25}));
+  for (const RunConfig& run : {simpo, dpo}) {
+    ASSERT_OK_AND_ASSIGN(const RunConfig parsed, ParseRunConfig(SerializeRunConfig(run)));
+    EXPECT_EQ(parsed, run);
+  }
+  ASSERT_OK_AND_ASSIGN(const RunConfig other, LoadPairs({{"preferences.loss", "SIMPO"}}));
+  EXPECT_THAT(DifferencesThatMatter(simpo, other), ElementsAre(HasSubstr("preferences.margin")));
+}
+
+TEST_F(PreferencesTest, ThatCannotBeAreRefusedByField) {
+  const auto refused = [&](const std::vector<FieldOverride>& fields, const std::string& message) {
+    EXPECT_THAT(LoadPairs(fields), StatusIs(absl::StatusCode::kInvalidArgument, message));
+  };
+  const FieldOverride simpo = {"preferences.loss", "SIMPO"}, dpo = {"preferences.loss", "DPO"};
+  const FieldOverride rank = {"model.lora.rank", "2"}, alpha = {"model.lora.alpha", "2"};
+  refused({dpo}, "preferences.loss: DPO compares with the model without its adapters");
+  refused({simpo, {"preferences.beta", "0"}}, "preferences.beta: 0, must be greater than 0");
+  refused({simpo, {"preferences.margin", "-1"}}, "preferences.margin: -1");
+  refused({simpo, {"preferences.label_smoothing", "0.1"}},
+          "preferences.label_smoothing: given, but it is of loss: DPO");
+  refused({dpo, rank, alpha, {"preferences.label_smoothing", "0.5"}},
+          "preferences.label_smoothing: 0.5, must be at least 0 and less than 0.5");
+  refused({dpo, rank, alpha, {"preferences.margin", "1"}}, "preferences.margin: given, but it is of loss: SIMPO");
+  refused({simpo, {"batch.micro_batch", "3"}}, "batch.micro_batch: 3, must be even");
+  refused({simpo, {"data.documents", "PACKED"}}, "data.documents: pairs of answers");
+  refused({simpo, {"data.uncounted", "KEPT"}}, "data.uncounted: given");
+  refused({simpo, {"data.path", "a.txt"}}, "data.path: `preferences` wants JSONL");
+}
+
 TEST_F(RunConfigTest, AnOffloadHasAPathAndWhatStaysInMemory) {
   EXPECT_FALSE(MustLoad(kExample).optimizer_offload.is_on());
   EXPECT_THAT(SerializeRunConfig(MustLoad(kExample)), Not(HasSubstr("offload")));  // as older programs read it

@@ -163,6 +163,31 @@ void CheckLayerDrop(const proto::LayerDrop& drop, const ModelConfig& model, Chec
   }
 }
 
+void CheckPreferences(const proto::Preferences& preferences, const ModelConfig& model, Checker& check,
+                      PreferenceConfig& out) {
+  if (model.family == ModelFamily::kBert) {
+    check.Fail("preferences", "given, but a BERT answers nothing; of family GPT2 and LLAMA alone");
+    return;
+  }
+  const bool is_simpo = preferences.loss() == proto::Preferences::SIMPO;
+  out.loss = is_simpo ? PreferenceLoss::kSimPo : PreferenceLoss::kDpo;
+  out.beta = check.Positive("preferences.beta", EPS_FIELD(preferences, beta), is_simpo ? 2 : 0.1);
+  out.margin = check.NotNegative("preferences.margin", EPS_FIELD(preferences, margin), 0);
+  out.label_smoothing = EPS_FIELD(preferences, label_smoothing).value_or(0);
+  if (!(out.label_smoothing >= 0 && out.label_smoothing < 0.5)) {  // not for NaN
+    check.Fail("preferences.label_smoothing",
+               absl::StrCat(out.label_smoothing, ", must be at least 0 and less than 0.5"));
+  }
+  if (is_simpo && out.label_smoothing != 0) {
+    check.Fail("preferences.label_smoothing", "given, but it is of loss: DPO");
+  }
+  if (!is_simpo && out.margin != 0) check.Fail("preferences.margin", "given, but it is of loss: SIMPO");
+  if (!is_simpo && !model.lora.is_on()) {
+    check.Fail("preferences.loss",
+               "DPO compares with the model without its adapters, and there is no model.lora; add it, or take SIMPO");
+  }
+}
+
 // ---- Back to a RunSpec
 
 void WriteRelay(const RelayConfig& relay, proto::Relay& out) {
@@ -212,12 +237,17 @@ absl::StatusOr<RunConfig> CheckRunSpec(const proto::RunSpec& spec, const CheckCo
   RunConfig config;
   EPS_RETURN_IF_ERROR(CheckModel(spec, context, config));
   Checker check;
+  if (spec.has_preferences()) CheckPreferences(spec.preferences(), config.model, check, config.preferences);
   if (spec.data().sources_size() > 0) {
     CheckSources(spec.data(), context, check, config);
   } else {
     CheckData(spec.data(), config, context, check, config.data);
   }
   CheckBatch(spec.batch(), check, config.batch);
+  if (config.batch.micro_batch % config.sequences_per_sample() != 0) {
+    check.Fail("batch.micro_batch",
+               absl::StrCat(config.batch.micro_batch, ", must be even: with `preferences` a pair is two sequences"));
+  }
   CheckOptimizer(spec.optimizer(), config.model, check, config.optimizer);
   CheckPrecision(spec.precision(), check, config.precision);
   if (config.precision.loss_scale.has_value() &&
@@ -286,6 +316,13 @@ proto::RunSpec ToRunSpec(const RunConfig& config) {
   if (config.optimizer_offload.is_on()) {
     spec.mutable_optimizer_offload()->set_path(config.optimizer_offload.path);
     spec.mutable_optimizer_offload()->set_memory_bytes(config.optimizer_offload.memory_bytes);
+  }
+  if (config.preferences.is_on()) {
+    const bool is_simpo = config.preferences.loss == PreferenceLoss::kSimPo;
+    spec.mutable_preferences()->set_loss(is_simpo ? proto::Preferences::SIMPO : proto::Preferences::DPO);
+    spec.mutable_preferences()->set_beta(config.preferences.beta);
+    if (is_simpo) spec.mutable_preferences()->set_margin(config.preferences.margin);
+    if (!is_simpo) spec.mutable_preferences()->set_label_smoothing(config.preferences.label_smoothing);
   }
   return spec;
 }

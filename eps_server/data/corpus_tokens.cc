@@ -269,6 +269,7 @@ absl::StatusOr<RunConfig> WithTokenFile(const RunConfig& run, const std::string&
   EPS_ASSIGN_OR_RETURN(const MaskConfig mask, MaskOf(run, *tokenizer));
   EPS_ASSIGN_OR_RETURN(TokenizeOptions options, OptionsOf(data, *tokenizer, threads));
   options.vocab = run.model.vocab;
+  options.pairs = run.objective() == Objective::kPreferences;
   EPS_ASSIGN_OR_RETURN(const nlohmann::json origin, Origin(data, *tokenizer, options));
   DropNew(folder);  // of a process that was killed
   std::string token_path = TokenPath(folder);

@@ -38,7 +38,8 @@ absl::StatusOr<std::unique_ptr<EvaluationData>> EvaluationData::Open(const RunCo
 EvaluationData::EvaluationData(const RunConfig& run, std::vector<SampleRange> ranges)
     : batch_(run.batch),
       context_(run.model.context),
-      labels_per_sample_(run.model.labels_per_sample()),
+      labels_per_sequence_(run.model.labels_per_sample()),
+      sequences_per_sample_(run.sequences_per_sample()),
       has_documents_(run.data.has_documents()) {
   int64_t there = 0;
   for (const SampleRange& range : ranges) there += range.count;
@@ -55,16 +56,16 @@ EvaluationData::EvaluationData(const RunConfig& run, std::vector<SampleRange> ra
 }
 
 int64_t EvaluationData::num_rounds() const {
-  const int64_t per_round = batch_.sequences_per_step();
+  const int64_t per_round = batch_.sequences_per_step() / sequences_per_sample_;
   return (num_samples_ + per_round - 1) / per_round;
 }
 
 absl::StatusOr<std::vector<VnodeBatch>> EvaluationData::Read(int64_t round) const {
   std::vector<VnodeBatch> batches(static_cast<size_t>(batch_.virtual_nodes));
-  int64_t sample = round * batch_.sequences_per_step();
+  int64_t sample = round * batch_.sequences_per_step() / sequences_per_sample_;
   for (int v = 0; v < batch_.virtual_nodes; ++v) {
     batches[v].vnode = v;
-    for (int64_t i = 0; i < batch_.sequences_per_vnode(); ++i, ++sample) {
+    for (int64_t i = 0; i < batch_.sequences_per_vnode(); i += sequences_per_sample_, ++sample) {
       EPS_RETURN_IF_ERROR_WITH(Append(sample, batches[v]), absl::StrCat("round ", round, ", vnode ", v));
     }
   }
@@ -77,9 +78,10 @@ absl::Status EvaluationData::Append(int64_t sample, VnodeBatch& batch) const {
     if (sample < range.count) return range.Append(sample, place, batch);
     sample -= range.count;
   }
-  const auto rows = static_cast<size_t>(context_);
+  const auto rows = static_cast<size_t>(context_ * sequences_per_sample_);
   batch.tokens.insert(batch.tokens.end(), rows, 0);
-  batch.labels.insert(batch.labels.end(), static_cast<size_t>(labels_per_sample_), kNotCounted);
+  batch.labels.insert(batch.labels.end(), static_cast<size_t>(labels_per_sequence_ * sequences_per_sample_),
+                      kNotCounted);
   if (has_documents_) batch.document_first.insert(batch.document_first.end(), rows, 0);
   if (!batch.types.empty()) batch.types.insert(batch.types.end(), rows, 0);
   return absl::OkStatus();

@@ -45,7 +45,8 @@ class EvaluationData {
   absl::Status Append(int64_t sample, VnodeBatch& batch) const;
 
   const BatchConfig batch_;
-  const int64_t context_, labels_per_sample_;
+  const int64_t context_, labels_per_sequence_;
+  const int sequences_per_sample_;
   const bool has_documents_;
   std::vector<SampleRange> ranges_;  // none is empty
   int64_t num_samples_ = 0;

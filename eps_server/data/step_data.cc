@@ -84,16 +84,17 @@ absl::StatusOr<std::unique_ptr<StepData>> StepData::Create(const RunConfig& run,
 
 StepData::StepData(const RunConfig& run, std::vector<Source> sources)
     : batch_(run.batch),
+      sequences_per_sample_(run.sequences_per_sample()),
       sources_(std::move(sources)),
       mix_(WeightsOf(run), run.data.order == DataOrder::kShuffled, run.data.seed) {}
 
 absl::StatusOr<std::vector<VnodeBatch>> StepData::Read(StepId step) const {
   std::vector<VnodeBatch> batches(static_cast<size_t>(batch_.virtual_nodes));
-  const int64_t num_sequences = batch_.sequences_per_step();
-  const int64_t first = step.value() * num_sequences;  // of the run's samples
-  const std::vector<SourcePick> picks = mix_.Picks(first, num_sequences);
-  for (int64_t i = 0; i < num_sequences; ++i) {
-    const auto v = static_cast<int>(i / batch_.sequences_per_vnode());
+  const int64_t num_samples = batch_.sequences_per_step() / sequences_per_sample_;
+  const int64_t first = step.value() * num_samples;  // of the run's samples
+  const std::vector<SourcePick> picks = mix_.Picks(first, num_samples);
+  for (int64_t i = 0; i < num_samples; ++i) {
+    const auto v = static_cast<int>(i * sequences_per_sample_ / batch_.sequences_per_vnode());
     batches[v].vnode = v;
     const SourcePick& pick = picks[static_cast<size_t>(i)];
     const Source& source = sources_[static_cast<size_t>(pick.source)];
@@ -124,6 +125,7 @@ std::vector<std::string> StepData::files() const {
 }
 
 int64_t CountedTokens(const VnodeBatch& batch) {
+  if (batch.num_pairs > 0) return batch.num_pairs;
   return static_cast<int64_t>(batch.labels.size()) - std::count(batch.labels.begin(), batch.labels.end(), kNotCounted);
 }
 

@@ -60,11 +60,12 @@ class StepData {
   static absl::StatusOr<Source> Open(const RunConfig& run, size_t index, LongWork* work);
 
   const BatchConfig batch_;
+  const int sequences_per_sample_;
   const std::vector<Source> sources_;
   const SourceMix mix_;
 };
 
-// Labels that are counted, i.e. other than -100.
+// What the loss is a mean over: labels that are counted, i.e. other than -100, or pairs.
 int64_t CountedTokens(const VnodeBatch& batch);
 
 }  // namespace eps::server

@@ -55,6 +55,36 @@ TEST(StepDataTest, SequentialSamplesAreCutAndWrapAround) {
   EXPECT_EQ(CountedTokens(step1[0]), 8);
 }
 
+TEST(StepDataTest, APairIsTwoSequencesOfAStepAndOneOfItsSamples) {
+  TempDir dir;
+  const std::string path = dir.File("ids.bin");
+  ASSERT_OK_AND_ASSIGN(auto writer,
+                       DocumentIndexWriter::Create(
+                           DocumentIndexPath(path),
+                           {.token_bytes = 2, .tokenizer_fingerprint = std::string(64, 'a'), .may_be_cut = false}));
+  std::string bytes;
+  for (int pair = 0; pair < 5; ++pair) {
+    for (int i = 0; i < 4; ++i) bytes += {static_cast<char>(10 * pair + i), '\0'};
+    const std::vector<TokenRange> counted = {{1, 2}, {3, 4}};
+    ASSERT_OK(writer->Add({.num_tokens = 4, .counted = counted, .label = std::nullopt, .second_part = 2}));
+  }
+  ASSERT_OK(writer->Finish());
+  ASSERT_OK(WriteFileAtomically(path, bytes));
+  RunConfig run = RunOn(path);
+  run.data.tokenizer = TokenForm::kTokenFile;
+  run.data.documents = DocumentMode::kPadded;
+  run.preferences.loss = PreferenceLoss::kSimPo;
+  ASSERT_OK_AND_ASSIGN(auto data, StepData::Create(run));
+  EXPECT_EQ(data->num_samples(), 5);
+  ASSERT_OK_AND_ASSIGN(const std::vector<VnodeBatch> step1, data->Read(StepId(1)));
+  EXPECT_EQ(step1[0].tokens, (std::vector<int32_t>{20, 0, 0, 0, 22, 0, 0, 0}));
+  EXPECT_EQ(step1[1].tokens, (std::vector<int32_t>{30, 0, 0, 0, 32, 0, 0, 0}));
+  EXPECT_EQ(CountedTokens(step1[1]), 1);
+  ASSERT_OK_AND_ASSIGN(const std::vector<VnodeBatch> step2, data->Read(StepId(2)));
+  EXPECT_EQ(step2[0].tokens[0], 40);
+  EXPECT_EQ(step2[1].tokens[0], 0);  // the first one again
+}
+
 TEST(StepDataTest, ShuffledTakesEverySampleOncePerEpoch) {
   TempDir dir;
   ASSERT_OK(WriteFileAtomically(dir.File("text"), Rising(4 * 12 + 1)));

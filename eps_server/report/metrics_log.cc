@@ -28,6 +28,7 @@ std::string MetricsLine(const StepReport& report) {
   for (const auto& [cause, share] : report.wait_fraction) line["waits"][cause] = share;
   line["device_peak_bytes"] = report.device_peak_bytes;
   line["workers"] = report.workers;
+  if (report.accuracy.has_value()) line["accuracy"] = *report.accuracy;
   if (report.expert_load.has_value()) {
     const ExpertLoad& load = *report.expert_load;
     line["experts"] = {{"busiest", load.busiest},
@@ -43,7 +44,7 @@ std::string EvaluationLine(const EvaluationReport& report) {
   nlohmann::ordered_json line;
   line["step"] = report.version.value();
   line["loss"] = report.loss;  // not a number: null
-  if (!report.is_of_classes) line["perplexity"] = std::exp(report.loss);
+  if (!report.is_of_samples) line["perplexity"] = std::exp(report.loss);
   line["accuracy"] = report.accuracy;
   line["tokens"] = report.tokens;
   line["seconds"] = report.seconds;

@@ -109,7 +109,7 @@ TEST(MetricsLogTest, EvaluationsHaveAFileOfTheirOwnAndThatOfTheResumedVersionGoe
 }
 
 TEST(MetricsLogTest, OfClassesThereIsNoPerplexity) {
-  EXPECT_FALSE(nlohmann::json::parse(EvaluationLine({.loss = 1, .is_of_classes = true})).contains("perplexity"));
+  EXPECT_FALSE(nlohmann::json::parse(EvaluationLine({.loss = 1, .is_of_samples = true})).contains("perplexity"));
 }
 
 TEST(MetricsLogTest, ARunWithoutEvaluationsHasNoFileOfThem) {

@@ -125,6 +125,7 @@ void TensorboardLog::OnCommit(const StepReport& report) {
   Add(event, "speed/step_seconds", report.seconds);
   Add(event, "speed/workers", report.workers);
   if (report.seconds > 0) Add(event, "speed/model_flops_per_second", report.model_flops / report.seconds);
+  if (report.accuracy.has_value()) Add(event, "train/accuracy", *report.accuracy);
   if (report.expert_load.has_value()) {
     Add(event, "experts/busiest", report.expert_load->busiest);
     Add(event, "experts/mean_busiest", report.expert_load->mean_busiest);
@@ -137,7 +138,7 @@ void TensorboardLog::OnCommit(const StepReport& report) {
 void TensorboardLog::OnEvaluation(const EvaluationReport& report) {
   Event event = NewEvent(report.version.value());
   Add(event, "evaluation/loss", report.loss);
-  if (!report.is_of_classes) Add(event, "evaluation/perplexity", std::exp(report.loss));
+  if (!report.is_of_samples) Add(event, "evaluation/perplexity", std::exp(report.loss));
   Add(event, "evaluation/accuracy", report.accuracy);
   file_->Append(RecordOf(event));
 }

@@ -84,7 +84,7 @@ TEST(TensorboardLogTest, TellsEachStepAndEvaluationAsItHappens) {
   skipped.gradient_norm = -1;
   skipped.expert_load = LoadOf({3, 1, 0, 4}, {.blocks = 2, .experts = 2, .per_token = 1});
   log->OnCommit(skipped);
-  log->OnEvaluation({.version = Version(2), .loss = 1, .is_of_classes = true});
+  log->OnEvaluation({.version = Version(2), .loss = 1, .is_of_samples = true});
   log.reset();
   const std::vector<std::string> files = EventFilesIn(folder);
   ASSERT_THAT(files, SizeIs(1));

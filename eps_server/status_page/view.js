@@ -140,7 +140,7 @@ function startView(work) {
   };
 }
 
-// "tokens", "counted tokens" or "samples".
+// "tokens", "counted tokens", "samples" or "pairs".
 function countedOf(status) {
   return textOf(status.counted) || "tokens";
 }

@@ -73,7 +73,7 @@ CoordinatorImpl::CoordinatorImpl(Options options)
       update_order_(UpdateOrder(model_, run_.defers_updates())),
       drop_(model_, run_.layer_drop),
       told_experts_(ToldExpertsOf(model_.config, run_.batch.virtual_nodes)),
-      flops_(model_),
+      flops_(model_, run_.preferences.has_reference()),
       members_(options.lease),
       groups_(&NewIncarnation, run_.relay.group_members),
       choices_(options.resume.choices),

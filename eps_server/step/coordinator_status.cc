@@ -29,6 +29,7 @@ constexpr double kForwardShare = 1.0 / 3;
 // StatusReply.counted, by what the committed steps counted and had.
 const char* WhatIsCounted(const RunConfig& run, const RunStatus& status) {
   if (run.objective() == Objective::kClasses) return "samples";
+  if (run.objective() == Objective::kPreferences) return "pairs";
   return status.tokens < status.step * run.tokens_per_step() ? "counted tokens" : "tokens";
 }
 

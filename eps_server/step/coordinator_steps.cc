@@ -227,6 +227,9 @@ void CoordinatorImpl::Commit(Actions& actions) {
   report.pass_seconds = closing_->step.passes.seconds;
   report.device_peak_bytes = device_peak_bytes_;
   report.workers = closing_->workers;
+  if (run_.objective() == Objective::kPreferences && report.tokens > 0) {
+    report.accuracy = static_cast<double>(ledger.Totals().correct) / static_cast<double>(report.tokens);
+  }
   report.expert_load = LoadOf(ledger.TotalExpertRows(), told_experts_);
 
   progress_.Commit(report, now);

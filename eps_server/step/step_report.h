@@ -30,6 +30,7 @@ struct StepReport {
   double pass_seconds = 0;                      // that they are shares of, added over the workers
   int64_t device_peak_bytes = 0;                // the largest over the workers so far
   int workers = 0;                              // that are ready
+  std::optional<double> accuracy;               // of preferences: the share of pairs whose better answer is preferred
   std::optional<ExpertLoad> expert_load;        // nullopt: there are no experts, or none are told of
 };
 
@@ -40,7 +41,7 @@ struct EvaluationReport {
   double accuracy = 0;  // share of the counted tokens whose logit is the first of the largest
   int64_t tokens = 0;   // counted
   double seconds = 0;
-  bool is_of_classes = false;  // what is predicted of a sample is its class: a perplexity says nothing of that
+  bool is_of_samples = false;  // it is of a sample as a whole, its class or its better answer: no perplexity
 };
 
 class StepObserver {

@@ -5,6 +5,7 @@
 
 #include "common/numeric/philox.h"
 #include "common/numeric/quantized.h"
+#include "common/spec/preference_config.h"
 #include "common/tensor/dtype.h"
 
 namespace eps::worker {
@@ -354,6 +355,9 @@ struct SoftmaxChunkBackwardArgs {
   const float* row_max = nullptr;
   const float* row_sum = nullptr;
   double scale = 1;  // 1 / counted tokens of the whole step
+  // Not null: in place of it, of each T rows that are a sequence (PreferenceLossArgs).
+  const float* sequence_scale = nullptr;
+  int64_t T = 0;
 };
 // What one vnode adds to the step's loss; micro-batches in order, rows by the rule of docs/notation.md.
 struct LossRecord {
@@ -361,6 +365,34 @@ struct LossRecord {
   int64_t counted = 0;
   int64_t finite = 1;   // 0 if a row's loss was not finite
   int64_t correct = 0;  // of the counted rows: the label's is the first of the largest logits, and the loss is finite
+};
+// What a sequence's counted rows add up to, for preferences.
+struct SequenceScore {
+  double log_prob = 0;  // of their labels, in nats
+  int64_t counted = 0;
+};
+// Sums are fp64, 16 logical lanes by row, then lanes in order.
+struct ScoreSequencesArgs {
+  int64_t B = 0, T = 0, V = 0;      // T rows a sequence
+  const int32_t* labels = nullptr;  // (B, T), as are the next three
+  const float* row_max = nullptr;
+  const float* row_sum = nullptr;
+  const float* target = nullptr;
+  SequenceScore* scores = nullptr;  // (B) out
+
+  friend bool operator==(const ScoreSequencesArgs&, const ScoreSequencesArgs&) = default;
+};
+// The loss of pairs of sequences, 2 i and 2 i + 1, of which the first is preferred (PreferenceConfig), and by what of it
+// goes back through each row of a sequence. A pair of which either has no counted row is not counted.
+struct PreferenceLossArgs {
+  int64_t B = 0;  // even
+  PreferenceConfig preferences;
+  const SequenceScore* scores = nullptr;     // (B)
+  const SequenceScore* reference = nullptr;  // (B), of has_reference() alone
+  double scale = 1;                          // of a pair's loss: 1 / pairs of the whole step
+  float* sequence_scale = nullptr;           // (B) out; of SoftmaxChunkBackwardArgs
+  // Added to: pairs in order, in fp64. `correct` are those whose better answer the model prefers: z + margin > 0.
+  LossRecord* record = nullptr;
 };
 struct LossArgs {
   int64_t M = 0, V = 0;
@@ -446,6 +478,8 @@ class Kernels {
   virtual void SoftmaxChunk(const SoftmaxChunkArgs&) = 0;
   virtual void SoftmaxChunkBackward(const SoftmaxChunkBackwardArgs&) = 0;
   virtual void Loss(const LossArgs&) = 0;
+  virtual void ScoreSequences(const ScoreSequencesArgs&) = 0;
+  virtual void PreferenceLoss(const PreferenceLossArgs&) = 0;
   virtual void Widen(const WidenArgs&) = 0;
   virtual void Dequantize(const DequantizeArgs&) = 0;
   virtual void FinishLeaf(const FinishLeafArgs&) = 0;

@@ -116,6 +116,7 @@ struct BlockWork {
                .starts_gradient = args.starts_gradient,
                .key = args.key,
                .lora = args.shape.lora,
+               .has_adapters = args.has_adapters,
                .scratch = lora_scratch},
         norm{kernels, M, C, args.shape.layer_norm_eps} {}
 

@@ -47,6 +47,7 @@ struct BlockArgs {
   MicroBatchKey key;
   const BlockOffsets* offsets = nullptr;
   bool is_first = false;          // of the model's blocks
+  bool has_adapters = true;       // LinearContext
   const void* weights = nullptr;  // the layer in the compute dtype
   int64_t trainable_elems = 0;    // of the layer (LayerSpec)
   // Backward: whether the gradients of weights are written rather than added to, whatever lay there. The rest

@@ -37,6 +37,18 @@ void Merge(const ModelSpec& model, const LayerSpec& layer, float* weights) {
   }
 }
 
+// What of the weights of `layer`, which may have adapters, a model without any has too.
+void CopyBase(const ModelSpec& model, const LayerSpec& layer, const std::vector<float>& weights,
+              const ModelSpec& plain_model, BlockInArena& plain) {
+  for (const BlobUse& use : plain.layer.blobs) {
+    for (const TensorSpec& tensor : plain_model.blob(use.blob).tensors) {
+      const int64_t of_expert = tensor.is_of_expert() ? tensor.expert * ExpertStride(model, layer, tensor.role) : 0;
+      std::copy_n(weights.begin() + TensorOffset(model, layer.id, tensor.role) + of_expert, tensor.num_elems(),
+                  plain.weights + use.offset_elems + tensor.offset_elems);
+    }
+  }
+}
+
 double Distance(const std::vector<float>& a, const std::vector<float>& b) {
   double square = 0, size = 0;
   for (size_t i = 0; i < a.size(); ++i) square += std::pow(a[i] - b[i], 2), size += std::pow(b[i], 2);
@@ -63,17 +75,28 @@ TEST(BlockAdaptersTest, ABlockWithAdaptersIsTheOneOfTheMergedWeights) {
     std::fill(without.weights, without.weights + without.layer.trainable_elems, 0.0f);
     std::vector<float> weights(adapted.weights, adapted.weights + adapted.layer.num_elems);
     Merge(model, adapted.layer, weights.data());
-    for (const BlobUse& use : merged.layer.blobs) {
-      for (const TensorSpec& tensor : merged_model.blob(use.blob).tensors) {
-        const int64_t of_expert =
-            tensor.is_of_expert() ? tensor.expert * ExpertStride(model, adapted.layer, tensor.role) : 0;
-        std::copy_n(weights.begin() + TensorOffset(model, adapted.layer.id, tensor.role) + of_expert,
-                    tensor.num_elems(), merged.weights + use.offset_elems + tensor.offset_elems);
-      }
-    }
+    CopyBase(model, adapted.layer, weights, merged_model, merged);
     const std::vector<float> wanted = BothWays(merged);
     EXPECT_LT(Distance(BothWays(adapted), wanted), 1e-5);
     EXPECT_GT(Distance(BothWays(without), wanted), 1e-3);  // the adapters do something
+  }
+}
+
+TEST(BlockAdaptersTest, LeftOutTheyAreAsIfThereWereNone) {
+  for (const LayerCase& c : CasesWithAdapters()) {
+    LayerCase without = c;
+    without.config.lora = {};
+    const ModelSpec model = BuildModel(c.config).value(), plain_model = BuildModel(without.config).value();
+    BlockInArena adapted(model, c), plain(plain_model, without);
+    CopyBase(model, adapted.layer, {adapted.weights, adapted.weights + adapted.layer.num_elems}, plain_model, plain);
+    const auto outputs = [](BlockInArena& block) {
+      block.Forward();
+      return std::vector<float>(block.y, block.y + block.boundary_elems);
+    };
+    const std::vector<float> wanted = outputs(plain);
+    EXPECT_GT(Distance(outputs(adapted), wanted), 1e-3);
+    adapted.forward.has_adapters = false;
+    EXPECT_LT(Distance(outputs(adapted), wanted), 1e-6);
   }
 }
 

@@ -84,6 +84,7 @@ struct HeadScratch {
   int64_t normed, d_normed;          // act (M, C) each
   int64_t mean, rstd;                // fp32 (M) each
   int64_t row_max, row_sum, target;  // fp32 (rows) each: the running softmax
+  int64_t scores, sequence_scale;    // SequenceScore (B), fp32 (B); of preferences alone
   int64_t logits;                    // act (rows, columns of a chunk), LogitsRow; of the last one, or of all in turn
   int64_t kept_logits;               // likewise, of each other chunk, KeptChunkBytes apart, when they are kept
   int64_t table;                     // act (chunk, C), when the wire form is not the compute dtype
@@ -101,6 +102,8 @@ struct HeadScratch {
         row_max(layout.Take(OutputRows(s) * int64_t{sizeof(float)})),
         row_sum(layout.Take(OutputRows(s) * int64_t{sizeof(float)})),
         target(layout.Take(OutputRows(s) * int64_t{sizeof(float)})),
+        scores(layout.Take(s.preferences.is_on() ? s.B * int64_t{sizeof(SequenceScore)} : 0)),
+        sequence_scale(layout.Take(s.preferences.is_on() ? s.B * int64_t{sizeof(float)} : 0)),
         logits(layout.Take(LogitsBytes(s))),
         kept_logits(layout.Take(keeps_logits ? KeptLogitsBytes(s) : 0)),
         table(layout.Take(s.expands() ? VocabChunk(s) * s.C * s.act_bytes() : 0)),
@@ -215,7 +218,58 @@ class HeadWork {
     NormBackward(norm_, parameters_, args_.offsets.norm, d_normed, x, statistics(), dx, gradient);
   }
 
+  // The running softmax over all chunks, of which the last one's logits are left.
+  void Softmax(const int32_t* labels) {
+    for (int64_t i = 0; i < num_chunks(); ++i) {
+      const Chunk chunk = ChunkOf(i);
+      LoadTable(chunk);
+      Logits(chunk, 0, rows_);
+      k_.SoftmaxChunk({.M = rows_,
+                       .chunk = chunk.columns,
+                       .first = chunk.first,
+                       .ld = chunk.ld,
+                       .logits = chunk.logits,
+                       .labels = labels,
+                       .row_max = row_max(),
+                       .row_sum = row_sum(),
+                       .target = target()});
+    }
+  }
+
+  void Loss(const int32_t* labels, double scale, LossRecord* record) {
+    if (!s_.preferences.is_on()) {
+      return k_.Loss({.M = rows_,
+                      .V = s_.num_outputs(),
+                      .labels = labels,
+                      .row_max = row_max(),
+                      .row_sum = row_sum(),
+                      .target = target(),
+                      .record = record});
+    }
+    ScoreSequences(labels, scores());
+    k_.PreferenceLoss({.B = s_.B,
+                       .preferences = s_.preferences,
+                       .scores = scores(),
+                       .reference = args_.reference,
+                       .scale = scale,
+                       .sequence_scale = sequence_scale(),
+                       .record = record});
+  }
+
+  void ScoreSequences(const int32_t* labels, SequenceScore* to) {
+    k_.ScoreSequences({.B = s_.B,
+                       .T = s_.T,
+                       .V = s_.V,
+                       .labels = labels,
+                       .row_max = row_max(),
+                       .row_sum = row_sum(),
+                       .target = target(),
+                       .scores = to});
+  }
+
   int64_t rows() const { return rows_; }
+  // Null: all rows have one scale.
+  float* sequence_scale() { return s_.preferences.is_on() ? Floats(at_.sequence_scale) : nullptr; }
   float* row_max() { return Floats(at_.row_max); }
   float* row_sum() { return Floats(at_.row_sum); }
   float* target() { return Floats(at_.target); }
@@ -225,6 +279,7 @@ class HeadWork {
   bool Trains(int64_t offset_elems) const { return offset_elems < args_.trainable_elems; }
   std::byte* Scratch(int64_t offset) { return At(args_.scratch, offset); }
   float* Floats(int64_t offset) { return FloatsAt(args_.scratch, offset); }
+  SequenceScore* scores() { return reinterpret_cast<SequenceScore*>(Scratch(at_.scores)); }
   void* normed() { return Scratch(at_.normed); }
   NormStatistics statistics() { return {Floats(at_.mean), Floats(at_.rstd)}; }
   NormStatistics dense_statistics() { return {Floats(at_.dense.mean), Floats(at_.dense.rstd)}; }
@@ -400,27 +455,8 @@ void HeadForwardBackward(Kernels& kernels, const HeadArgs& args, const void* x, 
   HeadWork work(kernels, args);
   const int64_t M = work.rows(), V = args.shape.num_outputs();
   work.Features(x);
-  for (int64_t i = 0; i < work.num_chunks(); ++i) {
-    const Chunk chunk = work.ChunkOf(i);
-    work.LoadTable(chunk);
-    work.Logits(chunk, 0, M);
-    kernels.SoftmaxChunk({.M = M,
-                          .chunk = chunk.columns,
-                          .first = chunk.first,
-                          .ld = chunk.ld,
-                          .logits = chunk.logits,
-                          .labels = labels,
-                          .row_max = work.row_max(),
-                          .row_sum = work.row_sum(),
-                          .target = work.target()});
-  }
-  kernels.Loss({.M = M,
-                .V = V,
-                .labels = labels,
-                .row_max = work.row_max(),
-                .row_sum = work.row_sum(),
-                .target = work.target(),
-                .record = record});
+  work.Softmax(labels);
+  work.Loss(labels, scale, record);
   if (dx == nullptr) return;
   for (int64_t i = work.num_chunks() - 1; i >= 0; --i) {
     const Chunk chunk = work.ChunkOf(i);
@@ -436,10 +472,19 @@ void HeadForwardBackward(Kernels& kernels, const HeadArgs& args, const void* x, 
                                   .labels = labels,
                                   .row_max = work.row_max(),
                                   .row_sum = work.row_sum(),
-                                  .scale = scale});
+                                  .scale = scale,
+                                  .sequence_scale = work.sequence_scale(),
+                                  .T = args.shape.T});
     work.LogitsBackward(chunk, is_last, gradient);
   }
   work.FeaturesBackward(x, dx, gradient);
+}
+
+void HeadReference(Kernels& kernels, const HeadArgs& args, const void* x, const int32_t* labels) {
+  HeadWork work(kernels, args);
+  work.Features(x);
+  work.Softmax(labels);
+  work.ScoreSequences(labels, args.reference);
 }
 
 void HeadLogits(Kernels& kernels, const HeadArgs& args, const void* x, int64_t row,

@@ -66,14 +66,21 @@ struct HeadArgs {
   // Whether each chunk's logits stay from the first pass to the second, which changes no bit; `scratch` has
   // KeptLogitsBytes more then.
   bool keeps_logits = false;
+  // With LayerShape::preferences: (B) of the micro-batch, of the model without adapters; null where there is no reference.
+  SequenceScore* reference = nullptr;
   void* scratch = nullptr;
 };
 
 // x: act (M, C). labels: (M), or (B) of a classifier. record: added to. dx: act (M, C) out. gradient: the layer's slot,
 // fp32, GradientElems of it: added to, or with starts_gradient written. scale: of a counted label's loss: the loss
 // scale / counted labels of the step. dx == null: the forward pass alone, for the record; gradient is not looked at.
+//
+// With LayerShape::preferences the loss is that of pairs of sequences, and `scale` of a pair's.
 void HeadForwardBackward(Kernels& kernels, const HeadArgs& args, const void* x, const int32_t* labels, double scale,
                          LossRecord* record, void* dx, float* gradient);
+
+// With LayerShape::preferences, of the model without adapters: what `args.reference` is.
+void HeadReference(Kernels& kernels, const HeadArgs& args, const void* x, const int32_t* labels);
 
 // The logits of `row`, of M; of a classifier those of sample `row`. x: act (M, C). Calls `take` after each chunk of
 // columns [first, first + chunk): `logits`, act (chunk), lies in scratch until the next chunk is computed on the

@@ -47,8 +47,11 @@ LayerShape MakeLayerShape(const ModelSpec& spec, const BatchShape& batch, Dtype 
 }
 
 LayerShape MakeLayerShape(const ModelSpec& model, const RunConfig& run, Dtype compute) {
-  return MakeLayerShape(model, {.micro_batch = run.batch.micro_batch, .has_documents = run.data.has_documents()},
-                        run.precision.wire, compute);
+  LayerShape shape =
+      MakeLayerShape(model, {.micro_batch = run.batch.micro_batch, .has_documents = run.data.has_documents()},
+                     run.precision.wire, compute);
+  shape.preferences = run.preferences;
+  return shape;
 }
 
 TokenArrays::TokenArrays(const LayerShape& shape, const void* base) {

@@ -10,6 +10,7 @@
 #include "common/model/model_spec.h"
 #include "common/numeric/philox.h"
 #include "common/numeric/quantized.h"
+#include "common/spec/preference_config.h"
 #include "common/spec/run_config.h"
 #include "common/tensor/dtype.h"
 #include "gpu_worker/device/arena_span.h"
@@ -58,6 +59,7 @@ struct LayerShape {
   bool has_documents = false;   // samples of several documents
   int64_t window = 0;           // of attention; 0: none
   ExpertsShape experts;
+  PreferenceConfig preferences;  // of a run
   LoraShape lora;
   int64_t quantized_elems = 0;                      // of the block that has most: BlobSpec::is_quantized
   std::optional<QuantizedFormat> quantized_format;  // which they are in; empty: there are none

@@ -220,7 +220,7 @@ struct BlockInArena {
   float* const x;        // (boundary_elems)
   float* const y;        // (boundary_elems)
   const BlockOffsets offsets;
-  const BlockArgs forward;
+  BlockArgs forward;
   BlockArgs backward;  // with scratch of its own
 };
 

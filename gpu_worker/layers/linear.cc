@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstddef>
 
+#include "absl/types/span.h"
 #include "common/base/byte_size.h"
 #include "common/base/status_macros.h"
 #include "gpu_worker/layers/layer_shape.h"
@@ -84,13 +85,15 @@ void LinearContext::Forward(const Linears& linears, const void* x,
   // The adapters first, and alone: what they add is small. Rounded by itself it keeps its digits, and the large product's
   // sum is added to it before that is rounded. On top of a residual of 16 bits most of it would be lost, always in the
   // same direction, as such a residual is a number of 16 bits already.
-  if (!linears.adapters.empty()) MakeT(linears, AdaptersInput(linears, x));
-  for (const Adapter& adapter : linears.adapters) {
+  const absl::Span<const Adapter> adapters =
+      has_adapters ? absl::MakeConstSpan(linears.adapters) : absl::Span<const Adapter>();
+  if (!adapters.empty()) MakeT(linears, AdaptersInput(linears, x));
+  for (const Adapter& adapter : adapters) {
     kernels.MatMul(Product(adapter.b, ColumnsOfT(adapter), scratch.t_width, output_of(adapter.b)));
   }
   for (const Linear& l : linears.products) {
     MatMulArgs product = Product(l, x, l.in, output_of(l));
-    product.accumulate = l.has_adapter;
+    product.accumulate = l.has_adapter && has_adapters;
     product.epilogue = last.epilogue;
     product.activation = last.activation;
     product.activated = last.activated;

@@ -74,6 +74,7 @@ struct LinearContext {
   bool starts_gradient = false;   // BlockArgs
   MicroBatchKey key;
   LoraShape lora;
+  bool has_adapters = true;  // false: forward alone, as if there were none
   LoraScratch scratch;
 
   // y = x w + b + t B^T, for each product. `last` has the epilogue with which y is done; of several products there is none.

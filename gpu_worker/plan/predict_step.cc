@@ -67,6 +67,20 @@ Prediction PredictStep(const PlanRequest& request, const RelayPlan& plan, const 
   timeline.step_seconds *= reduced.scale;
   for (double& seconds : timeline.compute_wait_seconds) seconds *= reduced.scale;
   for (double& seconds : timeline.busy_seconds) seconds *= reduced.scale;
+  if (!request.run->preferences.has_reference()) return prediction;
+  PassShape forward = reduced.pass;
+  forward.forward_only = forward.evaluates = true;
+  forward.group_rounds = 0;
+  forward.dropped.clear();
+  forward.inner.clear();
+  const Timeline reference = Simulate(*request.model, BuildSchedule(*request.model, reduced.plan, forward), costs);
+  timeline.step_seconds += reduced.scale * reference.step_seconds;
+  for (size_t i = 0; i < timeline.busy_seconds.size(); ++i) {
+    timeline.busy_seconds[i] += reduced.scale * reference.busy_seconds[i];
+  }
+  for (size_t i = 0; i < timeline.compute_wait_seconds.size(); ++i) {
+    timeline.compute_wait_seconds[i] += reduced.scale * reference.compute_wait_seconds[i];
+  }
   return prediction;
 }
 

@@ -24,8 +24,9 @@ struct StepOnPaper {
   int workers = 1;                    // those beyond the vnodes have nothing to do
 };
 struct Prediction {
-  Timeline
-      timeline;  // its step_seconds, waits and busy_seconds are the pass's, also of one that is too long to be listed
+  // Its step_seconds, waits and busy_seconds are the pass's, also of one that is too long to be listed, and of the pass
+  // without adapters before it, where preferences want one (PreferenceConfig::has_reference).
+  Timeline timeline;
   std::vector<RelayStep> steps;  // those that the timeline's spans are of
   double scale = 1;              // above 1: the steps are of a pass with so many times fewer micro-batches
   int group_members = 0;         // of the group that the worker is in; 0: it goes alone

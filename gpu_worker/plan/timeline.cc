@@ -150,7 +150,8 @@ class Simulation {
     }
     if (step.kind != RelayStep::Kind::kPull) return index;
     for (const BlobUse& use : model_.layer(step.layer).blobs) {
-      if (!model_.blob(use.blob).frozen && version_[static_cast<size_t>(use.blob.value())] < pass_) return -1;
+      const auto blob = static_cast<size_t>(use.blob.value());
+      if (updated_[blob] && version_[blob] < pass_) return -1;
     }
     return index;
   }
@@ -268,7 +269,7 @@ class Simulation {
   std::array<std::vector<int>, kNumStreams> queues_;  // steps of each stream, in order
   std::vector<double> seconds_;                       // by step
   std::vector<bool> is_last_push_;                    // by step: of its layer
-  std::vector<bool> updated_;                         // by blob: not frozen, nor dropped by every pass
+  std::vector<bool> updated_;                         // by blob: not frozen, nor dropped by every pass, nor of one that goes forward alone
 
   double now_ = 0;
   int pass_ = 0;

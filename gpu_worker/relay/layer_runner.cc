@@ -99,11 +99,11 @@ void LayerRunner::RunEach(const PassContext& pass, bool starts_gradient) {
     step.keeps_logits = plan_.keeps_logits;
     step.starts_gradient = starts_gradient;
     if (layer.kind == LayerKind::kHead) {
-      Head(step, pass);
+      pass.has_adapters ? Head(step, pass) : Loss(step, pass);
       continue;
     }
     Forward(step, pass);
-    if (layer.id >= model_.lowest_trainable_layer()) Backward(step, pass);
+    if (pass.has_adapters && layer.id >= model_.lowest_trainable_layer()) Backward(step, pass);
   }
 }
 
@@ -137,6 +137,7 @@ BlockArgs LayerRunner::BlockOf(const RelayStep& step, const PassContext& pass) c
           .key = Key(step, pass),
           .offsets = &blocks_[static_cast<size_t>(step.layer.value())],
           .is_first = model_.layer(LayerId(step.layer.value() - 1)).kind == LayerKind::kEmbedding,
+          .has_adapters = pass.has_adapters,
           .weights = pass.shape.expands_blocks() ? arena_.expanded : Weights(step, pass),
           .trainable_elems = model_.layer(step.layer).trainable_elems,
           .starts_gradient = step.starts_gradient,
@@ -157,6 +158,7 @@ HeadArgs LayerRunner::HeadOf(const RelayStep& step, const PassContext& pass) con
           .trainable_elems = model_.layer(step.layer).trainable_elems,
           .starts_gradient = step.starts_gradient,
           .keeps_logits = step.keeps_logits,
+          .reference = Reference(step, pass),
           .scratch = arena_.scratch};
 }
 
@@ -169,6 +171,12 @@ int32_t* LayerRunner::Flag(const RelayStep& step, int vnode, const PassContext& 
 
 LossRecord* LayerRunner::Record(const RelayStep& step) const {
   return reinterpret_cast<LossRecord*>(arena_.records + RelayPlan::RecordOffset(step.record));
+}
+
+SequenceScore* LayerRunner::Reference(const RelayStep& step, const PassContext& pass) const {
+  if (arena_.reference == nullptr) return nullptr;
+  const int64_t item = int64_t{step.vnode} * pass.micro_batches + step.micro_batch;
+  return reinterpret_cast<SequenceScore*>(arena_.reference) + item * pass.shape.B;
 }
 
 TokenArrays LayerRunner::Tokens(const RelayStep& step, const PassContext& pass) const {
@@ -236,6 +244,9 @@ void LayerRunner::Logits(const RelayStep& step, const PassContext& pass) {
 }
 
 void LayerRunner::Loss(const RelayStep& step, const PassContext& pass) {
+  if (!pass.has_adapters) {
+    return HeadReference(kernels_, HeadOf(step, pass), Slot(arena_.boundaries, step.input), Tokens(step, pass).labels);
+  }
   HeadForwardBackward(kernels_, HeadOf(step, pass), Slot(arena_.boundaries, step.input), Tokens(step, pass).labels,
                       pass.token_scale, Record(step), /*dx=*/nullptr, /*gradient=*/nullptr);
 }

@@ -30,11 +30,13 @@ struct PassContext {
   uint64_t seed = 0;
   StepId step;
   absl::Span<const int> vnodes;  // of the pass
+  int micro_batches = 1;         // a vnode
   double token_scale = 1;        // of a counted token's loss: the loss scale / counted tokens of the step
   // Of a micro-batch in each block: ExpertsConfig's balance * the loss scale / micro-batches of the step.
   double expert_balance = 0;
   Dtype gradients = Dtype::kF32;
   bool training = true;               // false: no dropout
+  bool has_adapters = true;           // false: kLoss makes the reference of preferences, by the model without them
   const GroupParts* group = nullptr;  // null: this worker goes alone
   PassWeights weights = {};
   absl::Span<std::byte> logits;  // kLogits only: (vocab) in the compute dtype, on the host, ...
@@ -55,8 +57,9 @@ class LayerRunner {
               Kernels& kernels, Stream& compute);
 
   void Run(const RelayStep& step, const PassContext& pass);
-  // The forward and the backward of every layer, over one micro-batch of one vnode and in any of its places: what is
-  // called is what a pass calls, what comes out means nothing. starts_gradient: the vnode's first micro-batch.
+  // The forward of every layer and, but for a pass without adapters, the backward, over one micro-batch of one vnode and
+  // in any of its places: what is called is what a pass calls, what comes out means nothing. starts_gradient: the vnode's
+  // first micro-batch.
   void RunEach(const PassContext& pass, bool starts_gradient);
 
  private:
@@ -65,6 +68,8 @@ class LayerRunner {
   HeadArgs HeadOf(const RelayStep& step, const PassContext& pass) const;
   int32_t* Flag(const RelayStep& step, int vnode, const PassContext& pass) const;
   LossRecord* Record(const RelayStep& step) const;
+  // Of the step's micro-batch; null without one.
+  SequenceScore* Reference(const RelayStep& step, const PassContext& pass) const;
   // Where the layer's weights begin: its first blob in place, or its slot.
   const std::byte* Weights(const RelayStep& step, const PassContext& pass) const;
   // An offset in the layer's slot, as one from Weights: blobs in place lie as the daemon has them.

@@ -83,7 +83,11 @@ class RelayExecutorImpl : public RelayExecutor {
   absl::StatusOr<std::unique_ptr<GroupParts>> PartsOf(const Assignment& assignment);
   absl::Status RunPass(const Assignment& assignment, absl::Span<const VnodeBatch> batches, Group* group,
                        const GroupParts* parts, PassResult& result);
+  // Forward through the model without its adapters, for what preferences are compared with. Into result: its waits.
+  absl::Status RunReference(const Assignment& assignment, absl::Span<const VnodeBatch> batches, PassResult& result);
   absl::Status Execute(Pass& pass);
+  // The same, and adds what compute waited.
+  absl::Status Execute(Pass& pass, PassResult& result);
   const std::vector<RelayStep>& Schedule(const PassShape& shape);
 
   void Enqueue(size_t index, const Pass& pass);
@@ -182,6 +186,7 @@ absl::Status RelayExecutorImpl::RunPass(const Assignment& assignment, absl::Span
                   .group_rounds = parts == nullptr ? 0 : parts->rounds(),
                   .dropped = assignment.dropped};
   for (const VnodeBatch& batch : batches) shape.vnodes.push_back(batch.vnode);
+  if (run_.preferences.has_reference()) EPS_RETURN_IF_ERROR(RunReference(assignment, batches, result));
 
   Pass pass;
   pass.context = {
@@ -189,6 +194,7 @@ absl::Status RelayExecutorImpl::RunPass(const Assignment& assignment, absl::Span
       .seed = model_.config.init_seed,
       .step = assignment.step,
       .vnodes = shape.vnodes,
+      .micro_batches = shape.micro_batches,
       .token_scale = assignment.loss_scale / static_cast<double>(std::max<int64_t>(assignment.counted_tokens, 1)),
       .expert_balance = model_.config.experts.balance * assignment.loss_scale /
                         static_cast<double>(int64_t{run_.batch.virtual_nodes} * run_.batch.micro_batches),
@@ -199,11 +205,8 @@ absl::Status RelayExecutorImpl::RunPass(const Assignment& assignment, absl::Span
   EPS_ASSIGN_OR_RETURN(pass.context.weights, weights_.Find(ReadVersion(assignment.step)));
   pass.steps = &Schedule(shape);
   pass.batches = batches;
-  const absl::Status status = Execute(pass);
-  const std::array<double, kNumWaitCauses> waits = TakeWaits();
-  EPS_RETURN_IF_ERROR(status);
+  EPS_RETURN_IF_ERROR(Execute(pass, result));
   if (group != nullptr) EPS_RETURN_IF_ERROR(group->status());
-  for (size_t cause = 0; cause < waits.size(); ++cause) result.compute_wait_seconds[cause] += waits[cause];
   for (size_t v = 0; v < batches.size(); ++v) {
     const LossRecord& record = memory_.records()[v];
     result.records.push_back({.vnode = batches[v].vnode,
@@ -214,6 +217,31 @@ absl::Status RelayExecutorImpl::RunPass(const Assignment& assignment, absl::Span
                               .expert_rows = evaluates ? ExpertRows() : ExpertRowsOf(v, shape.dropped)});
   }
   return absl::OkStatus();
+}
+
+absl::Status RelayExecutorImpl::RunReference(const Assignment& assignment, absl::Span<const VnodeBatch> batches,
+                                             PassResult& result) {
+  PassShape shape{.vnodes = {},
+                  .num_vnodes = run_.batch.virtual_nodes,
+                  .micro_batches = run_.batch.micro_batches,
+                  .gradients = run_.precision.gradients,
+                  .expands = shape_.expands_blocks(),
+                  .has_documents = shape_.has_documents,
+                  .forward_only = true,
+                  .evaluates = true};
+  for (const VnodeBatch& batch : batches) shape.vnodes.push_back(batch.vnode);
+  Pass pass;
+  pass.context = {.shape = shape_,
+                  .seed = model_.config.init_seed,
+                  .step = assignment.step,
+                  .vnodes = shape.vnodes,
+                  .micro_batches = shape.micro_batches,
+                  .training = false,
+                  .has_adapters = false};
+  EPS_ASSIGN_OR_RETURN(pass.context.weights, weights_.Find(ReadVersion(assignment.step)));
+  pass.steps = &Schedule(shape);
+  pass.batches = batches;
+  return Execute(pass, result);
 }
 
 void RelayExecutorImpl::Survey(Kernels& kernels) {
@@ -228,6 +256,9 @@ void RelayExecutorImpl::Survey(Kernels& kernels) {
                      starts_gradient);
     }
   }
+  if (!run_.preferences.has_reference()) return;
+  runner.RunEach({.shape = shape_, .vnodes = vnodes, .training = false, .has_adapters = false},
+                 /*starts_gradient=*/false);
 }
 
 absl::StatusOr<std::vector<float>> RelayExecutorImpl::NextTokenLogits(Version version,
@@ -325,6 +356,14 @@ absl::Status RelayExecutorImpl::Execute(Pass& pass) {
   room_waits_ = gradients_.EndPass();
   if (!first.ok()) device_.Recover();
   return first;
+}
+
+absl::Status RelayExecutorImpl::Execute(Pass& pass, PassResult& result) {
+  const absl::Status status = Execute(pass);
+  const std::array<double, kNumWaitCauses> waits = TakeWaits();
+  EPS_RETURN_IF_ERROR(status);
+  for (size_t cause = 0; cause < waits.size(); ++cause) result.compute_wait_seconds[cause] += waits[cause];
+  return absl::OkStatus();
 }
 
 void RelayExecutorImpl::EnqueueWaits(const RelayStep& step, const Pass& pass) {

@@ -300,7 +300,11 @@ TEST_F(RelayExecutorTest, OfOtherFamiliesNoChoiceOfThePlanNorOfWorkersChangesABi
                                   std::pair(BertRun(Dtype::kBf16), std::optional<Dtype>()),
                                   std::pair(BertRun(Dtype::kBf16), std::optional(Dtype::kBf16)),
                                   std::pair(ClassifierRun(Dtype::kBf16), std::optional<Dtype>()),
-                                  std::pair(ClassifierRun(Dtype::kBf16), std::optional(Dtype::kBf16))}) {
+                                  std::pair(ClassifierRun(Dtype::kBf16), std::optional(Dtype::kBf16)),
+                                  std::pair(DpoRun(Dtype::kBf16), std::optional<Dtype>()),
+                                  std::pair(DpoRun(Dtype::kBf16), std::optional(Dtype::kBf16)),
+                                  std::pair(SimPoRun(Dtype::kBf16), std::optional<Dtype>()),
+                                  std::pair(SimPoRun(Dtype::kBf16), std::optional(Dtype::kBf16))}) {
     Use(run);
     const StepOutcome want = RunStep({.cuda = cuda});
     ExpectSameBits(want, RunStep({.inner = InnerPolicy::kKeep, .cuda = cuda}), "keep");

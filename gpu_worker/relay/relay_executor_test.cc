@@ -485,6 +485,34 @@ TEST_F(RelayExecutorTest, AnEvaluationHasTheLossesOfAStepWithoutDropoutAndLeaves
   }
 }
 
+TEST_F(RelayExecutorTest, APairIsComparedWithTheModelWithoutItsAdapters) {
+  for (const std::optional<Dtype> cuda : {std::optional<Dtype>(), std::optional<Dtype>(Dtype::kF32)}) {
+    // Adapters that add nothing: the model is its own reference, and every pair's loss that of z = 0.
+    RunConfig run = DpoRun(Dtype::kF32);
+    run.preferences.label_smoothing = 0;
+    Use(run);
+    std::vector<std::vector<float>> masters = masters_;
+    for (const BlobSpec& blob : model_.blobs) {
+      for (const TensorSpec& tensor : blob.tensors) {
+        if (tensor.lora != LoraPart::kB) continue;
+        const auto first = masters_[static_cast<size_t>(blob.id.value())].begin() + tensor.offset_elems;
+        std::fill(first, first + tensor.num_elems(), 0.0f);
+      }
+    }
+    const Way way = {.max_pass_vnodes = 3, .cuda = cuda};
+    for (const auto& [vnode, record] : RunStep(way).records) {
+      EXPECT_EQ(record.counted_tokens, 2);  // pairs
+      EXPECT_NEAR(record.loss_sum, 2 * std::log(2.0), 1e-5) << vnode;
+    }
+    masters_ = std::move(masters);
+    double farthest = 0;
+    for (const auto& [vnode, record] : RunStep(way).records) {
+      farthest = std::max(farthest, std::abs(record.loss_sum - 2 * std::log(2.0)));
+    }
+    EXPECT_GT(farthest, 0.1);
+  }
+}
+
 // What is routed where is held against PyTorch, in tests/system.
 TEST_F(RelayExecutorTest, RowsOfExpertsAreToldOfStepsAndOfNoEvaluation) {
   RunConfig run = ExpertsRun(Dtype::kF32);

@@ -168,6 +168,21 @@ RunConfig ClassifierRun(Dtype dtype) {
   return run;
 }
 
+RunConfig DpoRun(Dtype dtype) {
+  RunConfig run = SmallLlama(dtype);
+  run.model.lora = {.rank = 3, .alpha = 6, .dropout = 0.2};
+  run.data.documents = DocumentMode::kPadded;
+  run.preferences = {.loss = PreferenceLoss::kDpo, .beta = 0.5, .label_smoothing = 0.1};
+  return run;
+}
+
+RunConfig SimPoRun(Dtype dtype) {
+  RunConfig run = SmallRun(dtype);
+  run.data.documents = DocumentMode::kPadded;
+  run.preferences = {.loss = PreferenceLoss::kSimPo, .beta = 2, .margin = 0.5};
+  return run;
+}
+
 RunConfig RunOfSeveralChunks(Dtype dtype, int virtual_nodes) {
   RunConfig run = SmallRun(dtype);
   run.model = {.num_layers = 2, .d_model = 160, .num_heads = 2, .context = 7, .vocab = 5000, .init_seed = 11};
@@ -223,6 +238,7 @@ Assignment MakeAssignment(const RunConfig& run) {
     }
     assignment.vnodes.push_back(std::move(batch));
   }
+  if (run.preferences.is_on()) assignment.counted_tokens = run.samples_per_step();
   return assignment;
 }
 

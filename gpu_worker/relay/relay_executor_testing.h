@@ -64,6 +64,10 @@ RunConfig BertRun(Dtype dtype);
 // Of padded samples, so that attention has documents.
 RunConfig ClassifierRun(Dtype dtype);
 
+// Of preferences: against the model without its adapters, which have dropout; and whole models, without one.
+RunConfig DpoRun(Dtype dtype);
+RunConfig SimPoRun(Dtype dtype);
+
 // Larger than a chunk, so that members have parts of a blob, and a vocabulary that makes parts of very different sizes.
 RunConfig RunOfSeveralChunks(Dtype dtype, int virtual_nodes);
 

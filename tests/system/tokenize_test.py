@@ -90,6 +90,16 @@ class TokenizeTest(SystemTest):
         source = self.jsonl("chat.jsonl", [{"prompt": "q", "response": "a"}])
         self.assertIn("all counted", self.tokenize_ok("chat.bin", source, args=["--count", "all"]))
 
+    def test_a_pair_of_answers_is_one_document(self):
+        source = self.jsonl("pairs.jsonl", [{"prompt": "q", "chosen": "yes", "rejected": "no"}] * 2)
+        said = self.tokenize_ok("pairs.bin", source, args=["--count", "all"])
+        self.assertIn("2 pairs of a chosen and a rejected answer", said)
+        shown = self.shown("pairs.bin", "--tokenizer", "bytes", "--documents", "1")
+        self.assertIn("second part from its token 33 on", shown)
+        self.assertIn("    {+yes\n", shown)
+        self.assertIn("    {+no\n", shown)
+        self.assertNotIn("pair", self.tokenize_ok("text.bin", self.sources / "text.txt"))
+
     def test_a_table_has_classes(self):
         source = self.write("t.tsv", "question1\tquestion2\tis_duplicate\na\tb\tyes\nc\td\tno\n")
         self.assertIn("classes: 2: 0 no, 1 yes", self.tokenize_ok("t.bin", source))
@@ -129,6 +139,8 @@ class TokenizeTest(SystemTest):
                     source=self.jsonl("bad.jsonl", [{"messages": [{"role": "bot", "content": ""}]}]))
         self.refuse("bad.jsonl", "line 1", '"dialogue"', '"messages"',
                     source=self.jsonl("bad.jsonl", [{"dialogue": []}]))
+        self.refuse("bad.jsonl", "line 1", "rejected", "says what chosen says",
+                    source=self.jsonl("bad.jsonl", [{"prompt": "q", "chosen": "a", "rejected": "a"}]))
         self.refuse("bad.tsv", "line 3", "byte offset 18", "3 columns, must be 2",
                     source=self.write("bad.tsv", "text\tlabel\nfine\t1\na\tb\tc\n"))
         self.refuse("bad.tsv", "line 2", '"0.5"', source=self.write("bad.tsv", "text\tlabel\nfine\t0.5\n"))
@@ -151,6 +163,8 @@ class TokenizeTest(SystemTest):
         self.refuse("--special-tokens", "plain text or JSONL", source=self.write("t.tsv", "text\tlabel\na\t1\n"),
                     args=["--special-tokens", "as-tokens"])
         self.refuse("holds conversations", source=text, args=[self.jsonl("c.jsonl", [{"prompt": "q", "response": "a"}])])
+        pairs = self.jsonl("p.jsonl", [{"prompt": "q", "chosen": "a", "rejected": "b"}])
+        self.refuse("p.jsonl", "holds pairs of answers", source=text, args=[pairs])
         self.refused(run([str(EPS), "tokenize", "--tokenizer", "bytes", "--in", str(text)]), 2, "--out")
         self.refused(run([str(EPS), "tokenize", "--in", str(text), "--out", "x.bin"]), 2, "--tokenizer")
 

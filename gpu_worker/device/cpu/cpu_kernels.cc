@@ -14,6 +14,7 @@
 #include "gpu_worker/device/cpu/experts.h"
 #include "gpu_worker/device/cpu/layer_norm.h"
 #include "gpu_worker/device/cpu/matmul.h"
+#include "gpu_worker/device/cpu/preferences.h"
 #include "gpu_worker/device/cpu/rms_norm.h"
 #include "gpu_worker/device/cpu/rotary.h"
 #include "gpu_worker/device/cpu/softmax.h"
@@ -260,6 +261,17 @@ void CpuKernels::SoftmaxChunkBackward(const SoftmaxChunkBackwardArgs& args) {
 
 void CpuKernels::Loss(const LossArgs& args) {
   compute_.Launch([args] { AddLoss(args); });
+}
+
+void CpuKernels::ScoreSequences(const ScoreSequencesArgs& args) {
+  compute_.Launch([this, args] {
+    ForRanges(args.B, 1, [&](int64_t begin, int64_t end, float*) { ScoreSequencesRange(args, begin, end); });
+  });
+}
+
+void CpuKernels::PreferenceLoss(const PreferenceLossArgs& args) {
+  EPS_CHECK(args.B % 2 == 0);
+  compute_.Launch([args] { AddPreferenceLoss(args); });
 }
 
 void CpuKernels::Widen(const WidenArgs& args) {

@@ -44,6 +44,8 @@ class CpuKernels : public Kernels {
   void SoftmaxChunk(const SoftmaxChunkArgs& args) override;
   void SoftmaxChunkBackward(const SoftmaxChunkBackwardArgs& args) override;
   void Loss(const LossArgs& args) override;
+  void ScoreSequences(const ScoreSequencesArgs& args) override;
+  void PreferenceLoss(const PreferenceLossArgs& args) override;
   void Widen(const WidenArgs& args) override;
   void Dequantize(const DequantizeArgs& args) override;
   void FinishLeaf(const FinishLeafArgs& args) override;

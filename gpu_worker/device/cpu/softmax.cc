@@ -87,14 +87,16 @@ void SoftmaxChunkBackwardImpl(const SoftmaxChunkBackwardArgs& args, int64_t begi
       std::fill(x, x + args.chunk, 0.0f);
       continue;
     }
+    const double scale =
+        args.sequence_scale == nullptr ? args.scale : static_cast<double>(args.sequence_scale[row / args.T]);
     const VF max = hn::Set(d, args.row_max[row]);
-    const VF factor = hn::Set(d, static_cast<float>(args.scale / static_cast<double>(std::fabs(args.row_sum[row]))));
+    const VF factor = hn::Set(d, static_cast<float>(scale / static_cast<double>(std::fabs(args.row_sum[row]))));
     for (int64_t c = 0; c < args.chunk; c += kVecLanes) {
       const int64_t left = args.chunk - c;
       StoreTail(hn::Mul(Exp(d, hn::Sub(LoadTail(d, x + c, left), max)), factor), d, x + c, left);
     }
     const int64_t at = label - args.first;
-    if (at >= 0 && at < args.chunk) x[at] -= static_cast<float>(args.scale);
+    if (at >= 0 && at < args.chunk) x[at] -= static_cast<float>(scale);
   }
 }
 

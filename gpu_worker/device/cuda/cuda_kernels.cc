@@ -11,6 +11,7 @@
 #include "gpu_worker/device/cuda/experts.h"
 #include "gpu_worker/device/cuda/layer_norm.h"
 #include "gpu_worker/device/cuda/matmul_problem.h"
+#include "gpu_worker/device/cuda/preferences.h"
 #include "gpu_worker/device/cuda/reduction.h"
 #include "gpu_worker/device/cuda/rms_norm.h"
 #include "gpu_worker/device/cuda/rotary.h"
@@ -167,6 +168,8 @@ void CudaKernels::SoftmaxChunkBackward(const SoftmaxChunkBackwardArgs& args) {
   cuda::SoftmaxChunkBackward(queue_, act_, args);
 }
 void CudaKernels::Loss(const LossArgs& args) { cuda::Loss(queue_, args); }
+void CudaKernels::ScoreSequences(const ScoreSequencesArgs& args) { cuda::ScoreSequences(queue_, args); }
+void CudaKernels::PreferenceLoss(const PreferenceLossArgs& args) { cuda::PreferenceLoss(queue_, args); }
 void CudaKernels::Widen(const WidenArgs& args) { cuda::Widen(queue_, act_, args); }
 void CudaKernels::Dequantize(const DequantizeArgs& args) { cuda::Dequantize(queue_, act_, args); }
 void CudaKernels::FinishLeaf(const FinishLeafArgs& args) { cuda::FinishLeaf(queue_, args); }

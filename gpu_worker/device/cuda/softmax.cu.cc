@@ -134,11 +134,13 @@ __global__ void __launch_bounds__(kMaxChunkThreads, 1024 / kMaxChunkThreads)
 template <typename T, bool kVector>
 __global__ void __launch_bounds__(kRowThreads)
     SoftmaxChunkBackwardKernel(int64_t chunk, int64_t first, int64_t V, int64_t ld, T* logits, const int32_t* labels,
-                               const float* row_max, const float* row_sum, double scale) {
+                               const float* row_max, const float* row_sum, double scale, const float* sequence_scale,
+                               int64_t sequence_rows) {
   const int64_t row = blockIdx.x;
   T* x = logits + row * ld;
   const int64_t label = labels[row];
   const bool counted = label >= 0 && label < V;
+  if (sequence_scale != nullptr) scale = static_cast<double>(sequence_scale[row / sequence_rows]);
   const float max = row_max[row];
   const float factor = static_cast<float>(scale / static_cast<double>(fabsf(row_sum[row])));
   for (int64_t at = threadIdx.x * kPack; at < chunk; at += kRowThreads * kPack) {
@@ -240,7 +242,8 @@ void SoftmaxChunkBackward(KernelQueue& queue, Dtype act, const SoftmaxChunkBackw
     ForVector(args.ld, {args.logits}, [&](auto vector) {
       Launch(queue, "SoftmaxChunkBackward", {.blocks_x = args.M, .threads = kRowThreads},
              &SoftmaxChunkBackwardKernel<T, decltype(vector)::value>, args.chunk, args.first, args.V, args.ld,
-             static_cast<T*>(args.logits), args.labels, args.row_max, args.row_sum, args.scale);
+             static_cast<T*>(args.logits), args.labels, args.row_max, args.row_sum, args.scale, args.sequence_scale,
+             args.T);
     });
   });
 }

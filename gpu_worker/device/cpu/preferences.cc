@@ -1,0 +1,65 @@
+#include "gpu_worker/device/cpu/preferences.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+
+namespace eps::worker::cpu {
+namespace {
+
+// -log sigmoid(-z).
+double Softplus(double z) { return std::max(z, 0.0) + std::log1p(std::exp(-std::fabs(z))); }
+double Sigmoid(double z) { return 1 / (1 + std::exp(-z)); }
+
+}  // namespace
+
+// Row i goes to lane i mod 16; then the lanes in order.
+void ScoreSequencesRange(const ScoreSequencesArgs& args, int64_t begin, int64_t end) {
+  for (int64_t sequence = begin; sequence < end; ++sequence) {
+    std::array<double, 16> lanes = {};
+    SequenceScore score;
+    for (int64_t i = 0; i < args.T; ++i) {
+      const int64_t row = sequence * args.T + i;
+      if (args.labels[row] < 0 || args.labels[row] >= args.V) continue;
+      lanes[i % 16] += static_cast<double>(args.target[row]) - static_cast<double>(args.row_max[row]) -
+                       std::log(static_cast<double>(std::fabs(args.row_sum[row])));
+      ++score.counted;
+    }
+    for (const double lane : lanes) score.log_prob += lane;
+    args.scores[sequence] = score;
+  }
+}
+
+void AddPreferenceLoss(const PreferenceLossArgs& args) {
+  const PreferenceConfig& rule = args.preferences;
+  for (int64_t chosen = 0; chosen < args.B; chosen += 2) {
+    const SequenceScore &c = args.scores[chosen], &r = args.scores[chosen + 1];
+    float* scales = args.sequence_scale + chosen;
+    scales[0] = scales[1] = 0;
+    if (c.counted == 0 || r.counted == 0) continue;
+    double c_weight = rule.beta, r_weight = rule.beta;  // of the sequences' sums in z
+    double z = -rule.margin;
+    if (rule.has_reference()) {
+      const SequenceScore* reference = args.reference + chosen;
+      z += rule.beta * ((c.log_prob - reference[0].log_prob) - (r.log_prob - reference[1].log_prob));
+    } else {
+      c_weight /= static_cast<double>(c.counted);
+      r_weight /= static_cast<double>(r.counted);
+      z += c_weight * c.log_prob - r_weight * r.log_prob;
+    }
+    const double e = rule.label_smoothing;
+    const double loss = (1 - e) * Softplus(-z) + e * Softplus(z);
+    const double slope = (1 - e) * Sigmoid(-z) - e * Sigmoid(z);  // how fast the loss falls with z
+    scales[0] = static_cast<float>(args.scale * slope * c_weight);
+    scales[1] = static_cast<float>(-args.scale * slope * r_weight);
+    args.record->loss_sum += loss;
+    ++args.record->counted;
+    if (!std::isfinite(loss)) {
+      args.record->finite = 0;
+    } else if (z + rule.margin > 0) {
+      ++args.record->correct;
+    }
+  }
+}
+
+}  // namespace eps::worker::cpu
