@@ -34,7 +34,7 @@ namespace {
 
 constexpr int64_t kMaxConversationsBytes = 1 << 16;
 
-// data.chat_template where a file of data holds conversations, which its first line tells. Files that are gone hold
+// data.chat_template where a file of data holds conversations, or pairs of them, which its first line tells. Files that are gone hold
 // none.
 std::string TemplateOfConversations(const RunConfig& run) {
   const std::atomic<bool> stop = false;
@@ -43,7 +43,9 @@ std::string TemplateOfConversations(const RunConfig& run) {
     if (!data.is_jsonl || data.tokenizer != TokenForm::kModel) continue;
     const absl::StatusOr<CorpusSources> looked =
         InspectSources({data.path}, CorpusFormat::kJsonl, {}, stop, data.skips_bad_lines);
-    if (looked.ok() && looked->content == CorpusContent::kConversations) return data.chat_template;
+    const bool are_conversations = looked.ok() && (looked->content == CorpusContent::kConversations ||
+                                                   looked->content == CorpusContent::kPreferences);
+    if (are_conversations) return data.chat_template;
   }
   return "";
 }

@@ -51,7 +51,7 @@ const char* ContentName(CorpusContent content) {
 }
 
 // False for a file without a line that is more than white space.
-absl::StatusOr<bool> InspectJsonl(CorpusSource& source, bool skips_bad_lines) {
+absl::StatusOr<bool> InspectJsonl(CorpusSource& source, bool skips_bad_lines, std::optional<bool> pairs) {
   EPS_ASSIGN_OR_RETURN(const std::unique_ptr<LineReader> reader, LineReader::Open(source.path));
   source.num_bytes = reader->file_bytes();
   for (TextLine line;;) {
@@ -60,7 +60,7 @@ absl::StatusOr<bool> InspectJsonl(CorpusSource& source, bool skips_bad_lines) {
     EPS_RETURN_IF_ERROR(found.status());
     if (!*found) return false;
     if (IsBlank(line.text)) continue;
-    const absl::StatusOr<JsonlKind> kind = FindJsonlKind(line);
+    const absl::StatusOr<JsonlKind> kind = FindJsonlKind(line, pairs);
     if (skips_bad_lines && absl::IsInvalidArgument(kind.status())) continue;
     EPS_ASSIGN_OR_RETURN(source.kind, kind);
     return true;
@@ -110,7 +110,7 @@ CorpusContent ContentOf(JsonlKind kind) {
 // What the documents of a file are; nullopt when it has none.
 absl::StatusOr<std::optional<CorpusContent>> Inspect(CorpusSource& source, const TsvColumns& columns,
                                                      const std::atomic<bool>& stop, bool skips_bad_lines,
-                                                     LabelClasses& classes) {
+                                                     std::optional<bool> pairs, LabelClasses& classes) {
   if (source.format == CorpusFormat::kTsv) {
     EPS_RETURN_IF_ERROR(InspectTsv(source, columns, stop, skips_bad_lines, classes));
     return CorpusContent::kClassified;
@@ -120,7 +120,7 @@ absl::StatusOr<std::optional<CorpusContent>> Inspect(CorpusSource& source, const
     source.num_bytes = file->num_bytes();
     return CorpusContent::kText;
   }
-  EPS_ASSIGN_OR_RETURN(const bool found, InspectJsonl(source, skips_bad_lines));
+  EPS_ASSIGN_OR_RETURN(const bool found, InspectJsonl(source, skips_bad_lines, pairs));
   if (!found) return std::optional<CorpusContent>();
   return ContentOf(source.kind);
 }
@@ -136,7 +136,7 @@ absl::Status InFile(const absl::Status& status, const std::string& path) {
 
 absl::StatusOr<CorpusSources> InspectSources(const std::vector<std::string>& paths, CorpusFormat format,
                                              const TsvColumns& columns, const std::atomic<bool>& stop,
-                                             bool skips_bad_lines) {
+                                             bool skips_bad_lines, std::optional<bool> pairs) {
   CorpusSources sources;
   const CorpusSource* first = nullptr;  // with documents
   sources.files.reserve(paths.size());
@@ -148,7 +148,7 @@ absl::StatusOr<CorpusSources> InspectSources(const std::vector<std::string>& pat
       EPS_ASSIGN_OR_RETURN(source.format, FindFormat(path));
     }
     const absl::StatusOr<std::optional<CorpusContent>> content =
-        Inspect(source, columns, stop, skips_bad_lines, sources.classes);
+        Inspect(source, columns, stop, skips_bad_lines, pairs, sources.classes);
     EPS_RETURN_IF_ERROR(InFile(content.status(), path));
     sources.num_bytes += source.num_bytes;
     if (!content->has_value()) continue;

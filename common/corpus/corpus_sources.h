@@ -53,9 +53,10 @@ struct CorpusSources {
 // Errors: INVALID_ARGUMENT naming file and place; a file that is not what its name says; files whose documents are of
 //         different content · CANCELLED once `stop` is true · file errors
 // skips_bad_lines: of JSONL, the first line is the first one that shows what it is; of TSV, labels are of good rows.
+// pairs: FindJsonlKind's.
 absl::StatusOr<CorpusSources> InspectSources(const std::vector<std::string>& paths, CorpusFormat format,
                                              const TsvColumns& columns, const std::atomic<bool>& stop,
-                                             bool skips_bad_lines = false);
+                                             bool skips_bad_lines = false, std::optional<bool> pairs = std::nullopt);
 
 // A line, or a piece of a document of text, of a batch.
 struct CorpusUnit {

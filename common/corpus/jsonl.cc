@@ -235,12 +235,8 @@ absl::StatusOr<Pair> ReadPair(const Fields& fields) {
                 .chosen = {{Role::kAssistant, std::move(chosen)}},
                 .rejected = {{Role::kAssistant, std::move(rejected)}}};
   }
-  if (prompt != nullptr && prompt->is_string()) {
-    return fields.Bad(
-        "prompt", "is string, must be an array, as the answers are; take the key out where both begin with the prompt");
-  }
   Pair pair;
-  if (prompt != nullptr) {
+  if (prompt != nullptr && !prompt->is_string()) {
     EPS_ASSIGN_OR_RETURN(pair.prompt, ReadList(fields, "prompt"));
   }
   EPS_ASSIGN_OR_RETURN(pair.chosen, ReadList(fields, kChosen));
@@ -249,12 +245,22 @@ absl::StatusOr<Pair> ReadPair(const Fields& fields) {
 }
 
 // What both begin with becomes the prompt. Its number of messages.
-size_t SplitOffPrompt(Pair& pair) {
+// Errors: a `prompt` beside the lists, a string, is none of its messages
+absl::StatusOr<size_t> SplitOffPrompt(const Fields& fields, Pair& pair) {
   const auto [chosen_end, rejected_end] =
       std::mismatch(pair.chosen.begin(), pair.chosen.end(), pair.rejected.begin(), pair.rejected.end(), SaySame);
   pair.prompt.assign(pair.chosen.begin(), chosen_end);
   pair.chosen.erase(pair.chosen.begin(), chosen_end);
   pair.rejected.erase(pair.rejected.begin(), rejected_end);
+  const json* said = fields.Find("prompt");
+  const auto says_it = [&](const ChatMessage& message) {
+    return message.content == said->get_ref<const std::string&>();
+  };
+  if (said != nullptr && said->is_string() && std::none_of(pair.prompt.begin(), pair.prompt.end(), says_it)) {
+    return fields.Bad("prompt",
+                      "is string, and no message that both answers begin with says it: make it an array of "
+                      "messages, as the answers are, or take it out");
+  }
   return pair.prompt.size();
 }
 
@@ -286,7 +292,10 @@ absl::Status ReadPreferences(const Fields& fields, JsonlRecord& record) {
   if (std::equal(pair.chosen.begin(), pair.chosen.end(), pair.rejected.begin(), pair.rejected.end(), SaySame)) {
     return fields.Bad(kRejected, "says what chosen says: such a pair teaches nothing, take the line out");
   }
-  const size_t first = fields.Find("prompt") == nullptr ? SplitOffPrompt(pair) : 0;
+  size_t first = 0;
+  if (pair.prompt.empty()) {
+    EPS_ASSIGN_OR_RETURN(first, SplitOffPrompt(fields, pair));
+  }
   EPS_RETURN_IF_ERROR(CheckAnswer(fields, kChosen, pair.chosen, first));
   EPS_RETURN_IF_ERROR(CheckAnswer(fields, kRejected, pair.rejected, first));
   LeaveUncounted(pair.prompt);
@@ -332,14 +341,15 @@ absl::Status ReadConversation(const Fields& fields, JsonlKind kind, JsonlRecord&
 
 }  // namespace
 
-absl::StatusOr<JsonlKind> FindJsonlKind(const TextLine& line) {
+absl::StatusOr<JsonlKind> FindJsonlKind(const TextLine& line, std::optional<bool> pairs) {
   EPS_ASSIGN_OR_RETURN(const JsonLine parsed, ParseJsonLine(line));
   const Fields fields(line, parsed.object);
+  if (HasPair(fields) && pairs.value_or(true)) return JsonlKind::kPreferences;
   for (const char* key : {"messages", "conversations"}) {
     if (fields.Find(key) != nullptr) return JsonlKind::kMessages;
   }
   if (fields.Find("instruction") != nullptr) return JsonlKind::kInstruction;
-  if (HasPair(fields)) return JsonlKind::kPreferences;
+  if (HasPair(fields)) return JsonlKind::kPreferences;  // which is refused where it is unwanted
   if (fields.Find("prompt") != nullptr) return JsonlKind::kPrompt;
   if (fields.Find("text") != nullptr) return JsonlKind::kText;
   for (const char* key : {"messages", "conversations", "instruction", "prompt", "text", "chosen", "rejected"}) {

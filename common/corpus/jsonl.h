@@ -2,6 +2,7 @@
 #define EPS_COMMON_CORPUS_JSONL_H_
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -23,7 +24,8 @@ enum class JsonlKind {
   kPrompt,  // {"prompt": "...", "completion": "..."}, or "response" in the place of "completion"; strings, or lists of
             // messages, of which those of the prompt are not counted
   // {"prompt": "...", "chosen": "...", "rejected": "..."}: two answers to one prompt; strings, or lists of messages.
-  // Lists without a prompt have it in themselves: it is what both begin with. It is not counted.
+  // Lists without a prompt, or with one that is a string, have it in themselves: it is what both begin with. It is not
+  // counted.
   kPreferences,
 };
 
@@ -36,10 +38,11 @@ struct JsonlRecord {
   int64_t replaced_surrogates = 0;  // json_line.h
 };
 
-// The kind that a file's first line shows. Of several, messages goes before instruction, chosen with rejected, prompt
-// and text, in this order: files of instructions often carry a text that was made of them.
+// The kind that a file's first line shows. Of several, chosen with rejected goes before messages, instruction, prompt and
+// text, in this order: files of instructions often carry a text that was made of them, and files of pairs the chosen
+// answer as messages. pairs: false: they are not wanted, and messages and instruction go before them.
 // Errors: INVALID_ARGUMENT naming the line's place, and the keys that are wanted
-absl::StatusOr<JsonlKind> FindJsonlKind(const TextLine& line);
+absl::StatusOr<JsonlKind> FindJsonlKind(const TextLine& line, std::optional<bool> pairs = std::nullopt);
 
 // A line that is of `kind`. Contents are valid UTF-8.
 //

@@ -1,5 +1,6 @@
 #include "common/corpus/jsonl.h"
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -27,10 +28,16 @@ TEST(JsonlTest, TheFirstLineShowsTheKind) {
     EXPECT_THAT(FindJsonlKind(Line(R"({"chosen": "a", "rejected": "b")" + more + "}")),
                 IsOkAndHolds(JsonlKind::kPreferences));
   }
-  EXPECT_THAT(FindJsonlKind(Line(R"({"chosen": "a", "rejected": "b", "messages": []})")),
-              IsOkAndHolds(JsonlKind::kMessages));
-  EXPECT_THAT(FindJsonlKind(Line(R"({"chosen": "a", "rejected": "b", "instruction": "i"})")),
-              IsOkAndHolds(JsonlKind::kInstruction));
+  // Pairs that carry the chosen answer once more, as what it is where no pairs are wanted.
+  const std::string pair = R"({"chosen": "a", "rejected": "b", )";
+  const std::string messages = pair + R"("messages": []})", instruction = pair + R"("instruction": "i"})";
+  for (const std::optional<bool> wanted : {std::optional<bool>(), std::optional(true)}) {
+    EXPECT_THAT(FindJsonlKind(Line(messages), wanted), IsOkAndHolds(JsonlKind::kPreferences));
+    EXPECT_THAT(FindJsonlKind(Line(instruction), wanted), IsOkAndHolds(JsonlKind::kPreferences));
+  }
+  EXPECT_THAT(FindJsonlKind(Line(messages), false), IsOkAndHolds(JsonlKind::kMessages));
+  EXPECT_THAT(FindJsonlKind(Line(instruction), false), IsOkAndHolds(JsonlKind::kInstruction));
+  EXPECT_THAT(FindJsonlKind(Line(pair + R"("prompt": "p"})"), false), IsOkAndHolds(JsonlKind::kPreferences));
   EXPECT_THAT(FindJsonlKind(Line(R"({"prompt": "p", "chosen": "a"})")), IsOkAndHolds(JsonlKind::kPrompt));
   EXPECT_THAT(FindJsonlKind(Line(R"({"dialog": [], "id": 3})")),
               StatusIs(kInvalid, R"(line 7, byte offset 1000: keys: "dialog", "id", must be "text")"));
@@ -244,6 +251,8 @@ TEST(JsonlTest, APairThatHasNothingToCompareIsRefused) {
   const std::string prompt = ", \"prompt\": [" + user + "]";
   EXPECT_OK(lists(user + "," + answer, user + "," + other));
   EXPECT_OK(lists(answer, other, prompt));
+  EXPECT_OK(lists(user + "," + answer, user + "," + other, R"(, "prompt": "q")"));
+  EXPECT_OK(lists(user + "," + answer, user + "," + other, R"(, "prompt": [])"));
   EXPECT_THAT(lists(user + "," + answer, user + "," + answer), StatusIs(kInvalid, "rejected: says what chosen says"));
   EXPECT_THAT(lists(answer, R"({"role": "assistant", "content": "a", "weight": 0})", prompt),
               StatusIs(kInvalid, "rejected: says what chosen says"));
@@ -274,8 +283,9 @@ TEST(JsonlTest, WhatIsWrongWithAPairIsNamedByItsKey) {
               StatusIs(kInvalid, "chosen: is number, must be a string"));
   EXPECT_THAT(refused(R"("prompt": [], "chosen": "a", "rejected": [])"),
               StatusIs(kInvalid, "chosen: is string, must be an array"));
-  EXPECT_THAT(refused(R"("prompt": "q", "chosen": [], "rejected": [])"),
-              StatusIs(kInvalid, "prompt: is string, must be an array, as the answers are; take the key out where"));
+  EXPECT_THAT(refused(R"("prompt": "q", "chosen": [{"role": "user", "content": "p"}, {"role": "assistant", )"
+                      R"("content": "a"}], "rejected": [{"role": "user", "content": "p"}])"),
+              StatusIs(kInvalid, "prompt: is string, and no message that both answers begin with says it"));
   EXPECT_THAT(refused(R"("chosen": [{"role": "bot", "content": "a"}], "rejected": [])"),
               StatusIs(kInvalid, "chosen[0].role: \"bot\", must be"));
   EXPECT_THAT(refused(R"("prompt": "q", "chosen": "a", "rejected": "b", "tools": [{}])"),

@@ -140,11 +140,8 @@ absl::Status CheckPairs(std::optional<bool> wanted, const CorpusSources& sources
         "\" has pairs of a chosen and a rejected answer, of which a run learns with \"preferences\"; ",
         "to learn the chosen ones alone, write them as \"completion\" beside their \"prompt\", or as \"messages\""));
   }
-  const bool has_what_goes_before = source.kind == JsonlKind::kMessages || source.kind == JsonlKind::kInstruction;
   return absl::InvalidArgumentError(absl::StrCat(
-      "\"", source.path, "\" has no pairs of answers: \"preferences\" wants lines with \"chosen\" and \"rejected\"",
-      has_what_goes_before ? ", and without \"messages\", \"conversations\" and \"instruction\", which go before them"
-                           : ""));
+      "\"", source.path, "\" has no pairs of answers: \"preferences\" wants lines with \"chosen\" and \"rejected\""));
 }
 
 // Those that every document has at its ends; what stands within it is looked at as it is encoded.
@@ -241,8 +238,8 @@ absl::StatusOr<TokenizeReport> TokenizeCorpus(const TokenizeOptions& options, co
                                               const std::atomic<bool>& stop) {
   const absl::Duration begin = SteadyNow();
   EPS_RETURN_IF_ERROR(CheckOptions(options, tokenizer));
-  EPS_ASSIGN_OR_RETURN(const CorpusSources sources,
-                       InspectSources(options.sources, options.format, options.columns, stop, options.skips_bad_lines));
+  EPS_ASSIGN_OR_RETURN(const CorpusSources sources, InspectSources(options.sources, options.format, options.columns,
+                                                                   stop, options.skips_bad_lines, options.pairs));
   EPS_RETURN_IF_ERROR(CheckPairs(options.pairs, sources));
   EPS_ASSIGN_OR_RETURN(const DocumentMarks marks, ChooseDocumentMarks({.chat_template = options.chat_template,
                                                                        .settings = options.settings,

@@ -253,8 +253,9 @@ TEST_F(TokenizeCorpusTest, PairsAreThereWhereTheyAreWantedAndOnlyThere) {
   const std::string empty = Write("empty.jsonl", "\n");
   const std::string pairs = Write("a.jsonl", R"({"prompt": "q", "chosen": "a", "rejected": "b"})");
   const std::string prompts = Write("b.jsonl", R"({"prompt": "q", "completion": "a"})");
-  const std::string messages =
-      Write("c.jsonl", R"({"chosen": "a", "rejected": "b", "messages": [{"role": "assistant", "content": "a"}]})");
+  // As some have both: pairs, and the chosen answer once more.
+  const std::string both = Write("c.jsonl", R"({"prompt": "q", "chosen": "a", "rejected": "b", "messages": )"
+                                            R"([{"role": "assistant", "content": "a"}]})");
   ASSERT_OK(Run({.sources = {empty, pairs}, .pairs = true}, tokenizer));
   RemoveOut();
   ASSERT_OK_AND_ASSIGN(const TokenizeReport report, Run({.sources = {prompts}, .pairs = false}, tokenizer));
@@ -265,8 +266,11 @@ TEST_F(TokenizeCorpusTest, PairsAreThereWhereTheyAreWantedAndOnlyThere) {
       StatusIs(kInvalid, "\"" + pairs + "\" has pairs of a chosen and a rejected answer, of which a run learns"));
   EXPECT_THAT(Run({.sources = {prompts}, .pairs = true}, tokenizer),
               StatusIs(kInvalid, "\"" + prompts + "\" has no pairs of answers: \"preferences\" wants lines with"));
-  EXPECT_THAT(Run({.sources = {messages}, .pairs = true}, tokenizer),
-              StatusIs(kInvalid, "\"chosen\" and \"rejected\", and without \"messages\""));
+  for (const bool wanted : {true, false}) {
+    ASSERT_OK_AND_ASSIGN(const TokenizeReport of_both, Run({.sources = {both}, .pairs = wanted}, tokenizer));
+    EXPECT_EQ(of_both.has_pairs, wanted);
+    RemoveOut();
+  }
   EXPECT_THAT(Run({.sources = {Write("d.txt", "a")}, .pairs = true}, tokenizer),
               StatusIs(kInvalid, "d.txt\" has no pairs of answers"));
   EXPECT_THAT(Run({.sources = {pairs, prompts}}, tokenizer),

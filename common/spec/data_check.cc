@@ -238,6 +238,9 @@ void CheckDocuments(const proto::Data& data, const DataFile& file, Objective obj
   if (has_pairs && out.documents != DocumentMode::kPadded) {
     check.Fail(absl::StrCat(out.field, ".documents"), "pairs of answers (preferences) are PADDED");
   }
+  if (has_pairs && data.count() == proto::Data::ALL) {
+    check.Fail(absl::StrCat(out.field, ".count"), "ALL, but of pairs (preferences) the answers are counted");
+  }
   if (has_pairs && !out.is_jsonl && out.tokenizer != TokenForm::kTokenFile) {
     check.Fail(out.path_field,
                "`preferences` wants JSONL with pairs of answers, or a token file that `eps tokenize` made of it");

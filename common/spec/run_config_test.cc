@@ -241,6 +241,7 @@ TEST_F(PreferencesTest, ThatCannotBeAreRefusedByField) {
   refused({simpo, {"batch.micro_batch", "3"}}, "batch.micro_batch: 3, must be even");
   refused({simpo, {"data.documents", "PACKED"}}, "data.documents: pairs of answers");
   refused({simpo, {"data.uncounted", "KEPT"}}, "data.uncounted: given");
+  refused({simpo, {"data.count", "ALL"}}, "data.count: ALL, but of pairs");
   refused({simpo, {"data.path", "a.txt"}}, "data.path: `preferences` wants JSONL");
 }
 
