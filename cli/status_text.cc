@@ -20,10 +20,16 @@ std::string Line(absl::string_view what, const std::string& value) {
 // None where there is nothing to say.
 std::string LineOf(absl::string_view what, const std::string& value) { return value.empty() ? "" : Line(what, value); }
 
+// What a loss is a mean of: "token", "sample", "pair".
+absl::string_view UnitOfLoss(const proto::StatusReply& status) {
+  const std::string counted = WhatIsCounted(status);
+  return counted == "pairs" ? "pair" : counted == "samples" ? "sample" : "token";
+}
+
 std::string LossLines(const proto::StatusReply& status) {
   if (status.step() == 0) return Line("loss", "-");
   return Line("loss",
-              absl::StrCat(status.loss(), " nats a token; gradient norm ",
+              absl::StrCat(status.loss(), " nats a ", UnitOfLoss(status), "; gradient norm ",
                            Known(status.gradient_norm() >= 0, absl::StrCat(status.gradient_norm())), ", learning rate ",
                            Known(status.learning_rate() >= 0, absl::StrCat(status.learning_rate()))));
 }
@@ -32,9 +38,10 @@ std::string EvaluationLines(const proto::StatusReply& status) {
   const std::string in_progress = LineOf("evaluating", FormatEvaluating(status));
   if (!status.has_evaluation()) return in_progress;
   const proto::EvaluationStatus& newest = status.evaluation();
-  return in_progress + Line("evaluation", absl::StrCat(newest.loss(), " nats a token after step ", newest.step(),
-                                                       "; accuracy ", newest.accuracy(), " of ", newest.tokens(), " ",
-                                                       WhatIsCounted(status), ", ", FormatSeconds(newest.seconds())));
+  return in_progress +
+         Line("evaluation", absl::StrCat(newest.loss(), " nats a ", UnitOfLoss(status), " after step ", newest.step(),
+                                         "; accuracy ", newest.accuracy(), " of ", newest.tokens(), " ",
+                                         WhatIsCounted(status), ", ", FormatSeconds(newest.seconds())));
 }
 
 std::string SpeedLines(const proto::StatusReply& status) {

@@ -69,6 +69,9 @@ TEST(StatusTextTest, WhatIsCountedIsSaidOfSpeedAndSum) {
   status.mutable_evaluation()->set_tokens(64);
   EXPECT_THAT(StatusText(status), HasSubstr("speed                12 samples/s, - of the model, 840 samples in all\n"));
   EXPECT_THAT(StatusText(status), HasSubstr(" of 64 samples, "));
+  EXPECT_THAT(StatusText(status), HasSubstr(" nats a sample after step "));
+  status.set_counted("pairs");
+  EXPECT_THAT(StatusText(status), HasSubstr(" nats a pair; gradient norm "));
 }
 
 TEST(StatusTextTest, AnEvaluationAndACheckpointThatGoOnAreShown) {

@@ -378,9 +378,10 @@ absl::Status CheckOut(const std::string& out, const CheckpointDirectory& directo
 // Whether a checkpoint's tensors and position go by that field of its run.
 bool IsOfCheckpoint(absl::string_view field) {
   // CheckFreeze looks at the first.
-  constexpr absl::string_view kFree[] = {"model.freeze", "model.experts.balance", "precision.wire_versions"};
+  constexpr absl::string_view kFree[] = {"model.freeze",     "model.experts.balance", "precision.wire_versions",
+                                         "preferences.beta", "preferences.margin",    "preferences.label_smoothing"};
   if (std::ranges::find(kFree, field) != std::end(kFree)) return false;
-  constexpr absl::string_view kFields[] = {"model", "data", "batch", "precision", "evaluation.held_out"};
+  constexpr absl::string_view kFields[] = {"model", "data", "batch", "precision", "evaluation.held_out", "preferences"};
   return std::ranges::any_of(kFields, [&](absl::string_view fixed) {
     absl::string_view rest = field;
     return absl::ConsumePrefix(&rest, fixed) && (rest.empty() || rest[0] == '.' || rest[0] == '[');
@@ -403,6 +404,8 @@ absl::StatusOr<RunConfig> GrownRun(const RunConfig& was, const ModelConfig& grow
   for (const FieldOverride& field : overrides) {
     if (IsOfCheckpoint(field.path)) return refuse(field.path);
   }
+  // A number of theirs makes them the run's.
+  if (run->preferences.rule != same.preferences.rule) return refuse("preferences");
   // From 0, or to it: no override changes the rule.
   if (MomentNames(run->optimizer) != MomentNames(same.optimizer)) return refuse("optimizer.sgd.momentum");
   if (*run == unchanged) {

@@ -56,9 +56,10 @@ absl::StatusOr<std::vector<GrownBlock>> StackBlocks(int64_t num_layers, int64_t 
 // Writes the checkpoint in `folder` with those blocks into a run's folder `out`: out/checkpoints/step-N and latest, N being
 // as it was, out/run.textproto, the run with its model's layers, with which it is resumed, and what the run has kept of the
 // model that it began with (model_source.h). `overrides` are laid over that RunSpec, but may not change what the checkpoint's
-// tensors and position go by: data, batch, precision but for its wire_versions, the optimizer's rule, and of the model all but
-// experts.balance, and model.freeze, with which each tensor must stay frozen, or trained, as what it is made of was. The checkpoint is written aside,
-// synced and renamed, as every other; what fails leaves none behind. A process that is killed in the last moment may leave it
+// tensors and position go by: data, batch, precision but for its wire_versions, the optimizer's rule, preferences but for
+// their numbers, and of the model all but experts.balance, and model.freeze, with which each tensor must stay frozen, or
+// trained, as what it is made of was. The checkpoint is written aside, synced and renamed, as every other; what fails leaves
+// none behind. A process that is killed in the last moment may leave it
 // without the RunSpec: another folder is to be given then.
 //
 // Memory: of the process, a piece of a file; the files' pages are the system's

@@ -511,6 +511,22 @@ TEST_F(GrowCheckpointTest, ABranchMayHaveAnotherBalanceOfExpertsAndNoOtherExpert
   EXPECT_THAT(DifferencesThatMatter(run, branch.run), IsEmpty());
 }
 
+TEST_F(GrowCheckpointTest, ABranchMayHaveOtherNumbersOfItsPreferencesAndNoOtherOnes) {
+  RunConfig run = Run();
+  run.data.documents = DocumentMode::kPadded;
+  run.data.tokenizer = TokenForm::kTokenFile;
+  run.batch.micro_batch = 2;
+  const std::string plain = Write(run, StateAt(4));
+  EXPECT_THAT(Branch(plain, {{"preferences.beta", "3"}}),
+              StatusIs(absl::StatusCode::kInvalidArgument, "--set: preferences"));
+  run.preferences = {.rule = PreferenceRule::kSimPo, .beta = 2};
+  const std::string folder = Write(run, StateAt(4));
+  EXPECT_THAT(Branch(folder, {{"preferences.loss", "DPO"}}), StatusIs(absl::StatusCode::kInvalidArgument, "--set"));
+  ASSERT_OK_AND_ASSIGN(const Manifest branch, Branch(folder, {{"preferences.margin", "0.5"}}));
+  run.preferences.margin = 0.5;
+  EXPECT_THAT(DifferencesThatMatter(run, branch.run), IsEmpty());
+}
+
 TEST_F(GrowCheckpointTest, AMomentumThatComesOrGoesTakesItsMomentsAlong) {
   RunConfig run = Run();
   run.optimizer.rule = OptimizerRule::kSgd;

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
 #include "common/base/long_work.h"
@@ -31,23 +32,26 @@ class PreferenceSamples : public SampleSource {
   // Before all else. Errors: MakePreferenceSamples'
   absl::Status FindPairs() {
     for (int64_t d = 0; d < index_->num_documents(); ++d) {
-      if (index_->second_part(d) >= index_->first_token(d + 1) - index_->first_token(d)) {
+      // Pairs of texts that are to be classified have a second part, too.
+      const bool is_pair = index_->second_part(d) < index_->first_token(d + 1) - index_->first_token(d);
+      if (!is_pair || index_->label(d).has_value()) {
         return absl::InvalidArgumentError(
             absl::StrCat(data_.path_field, ": ", data_.DocumentName(d), " is no pair of answers, which `preferences` ",
                          "wants; `eps tokenize` writes them of JSONL with \"chosen\" and \"rejected\""));
       }
       const std::array<Sequence, 2> pair = PairOf(d);
-      const bool has_answers = CountLabels(pair[0]) > 0 && CountLabels(pair[1]) > 0;
-      if (has_answers) pairs_.push_back(d);
-      if (has_answers) Count(pair, figures_);
+      EPS_ASSIGN_OR_RETURN(const bool are_equal, AreEqual(pair));
+      if (are_equal || CountLabels(pair[0]) == 0 || CountLabels(pair[1]) == 0) continue;
+      pairs_.push_back(d);
+      Count(pair, figures_);
     }
     figures_.documents = index_->num_documents();
     figures_.tokens = index_->num_tokens();
     figures_.left_out = index_->num_documents() - num_samples();
     if (num_samples() > 0) return absl::OkStatus();
-    return absl::InvalidArgumentError(
-        absl::StrCat(data_.path_field, ": of none of the ", index_->num_documents(), " pairs of ", data_.users_path(),
-                     " both answers have a token in the first ", context_, " (model.context): take a larger one"));
+    return absl::InvalidArgumentError(absl::StrCat(
+        data_.path_field, ": of none of the ", index_->num_documents(), " pairs of ", data_.users_path(),
+        " both answers have a token in the first ", context_, " (model.context), and differ there: take a larger one"));
   }
 
   int64_t num_samples() const override { return static_cast<int64_t>(pairs_.size()); }
@@ -92,6 +96,19 @@ class PreferenceSamples : public SampleSource {
   int64_t CountLabels(const Sequence& sequence) const {
     return index_->num_counted(sequence.first + 1, sequence.first + 1 + sequence.rows);
   }
+  // Whether what stands in a sample is the same of both, which as a whole are not: then their ends differ alone.
+  absl::StatusOr<bool> AreEqual(const std::array<Sequence, 2>& pair) const {
+    if (pair[0].rows != pair[1].rows || pair[0].rows_left_out + pair[1].rows_left_out == 0) return false;
+    EPS_ASSIGN_OR_RETURN(const std::vector<int32_t> chosen, TokensOf(pair[0]));
+    EPS_ASSIGN_OR_RETURN(const std::vector<int32_t> rejected, TokensOf(pair[1]));
+    return chosen == rejected;
+  }
+  // Its rows', and the last label.
+  absl::StatusOr<std::vector<int32_t>> TokensOf(const Sequence& sequence) const {
+    std::vector<int32_t> tokens(static_cast<size_t>(sequence.rows + 1));
+    EPS_RETURN_IF_ERROR(file_->Read(sequence.first, vocab_, absl::MakeSpan(tokens)));
+    return tokens;
+  }
   void Count(const std::array<Sequence, 2>& pair, DocumentFigures& figures) const {
     bool ended_early = false;
     for (const Sequence& sequence : pair) {
@@ -103,8 +120,7 @@ class PreferenceSamples : public SampleSource {
   }
 
   absl::Status AppendSequence(const Sequence& sequence, VnodeBatch& batch) const {
-    std::vector<int32_t> tokens(static_cast<size_t>(sequence.rows + 1));
-    EPS_RETURN_IF_ERROR(file_->Read(sequence.first, vocab_, absl::MakeSpan(tokens)));
+    EPS_ASSIGN_OR_RETURN(const std::vector<int32_t> tokens, TokensOf(sequence));
     batch.tokens.insert(batch.tokens.end(), tokens.begin(), tokens.end() - 1);
     for (int64_t row = 0; row < sequence.rows; ++row) {
       const bool is_counted = index_->is_counted(sequence.first + 1 + row);

@@ -12,8 +12,8 @@
 namespace eps {
 
 // Pairs of answers: of each document two sequences, the first part, which was preferred, and the second, each padded to
-// model.context. What is longer loses its end; a pair of which either sequence is left without a counted token is left
-// out.
+// model.context. What is longer loses its end; a pair of which either sequence is left without a counted token, or both
+// with the same tokens, is left out.
 // Errors: INVALID_ARGUMENT a document that is no pair; every pair is left out
 absl::StatusOr<std::unique_ptr<SampleSource>> MakePreferenceSamples(const RunConfig& run,
                                                                     std::unique_ptr<TokenFile> file,

@@ -24,9 +24,9 @@ struct Answers {
   int64_t num_tokens;
   std::vector<TokenRange> counted;
   std::optional<int64_t> second_part;
+  std::string ids = {};  // a byte each; empty: 10, 11, ... through the file
 };
 
-// Ids 10, 11, ...
 class PreferenceSamplesTest : public ::testing::Test {
  protected:
   void Write(const std::vector<Answers>& pairs) {
@@ -36,7 +36,9 @@ class PreferenceSamplesTest : public ::testing::Test {
                              {.token_bytes = 2, .tokenizer_fingerprint = std::string(64, 'a'), .may_be_cut = false}));
     std::string bytes;
     for (const Answers& pair : pairs) {
-      for (int64_t i = 0; i < pair.num_tokens; ++i) bytes += {static_cast<char>(10 + bytes.size() / 2), '\0'};
+      for (size_t i = 0; i < static_cast<size_t>(pair.num_tokens); ++i) {
+        bytes += {pair.ids.empty() ? static_cast<char>(10 + bytes.size() / 2) : pair.ids[i], '\0'};
+      }
       ASSERT_OK(writer->Add({.num_tokens = pair.num_tokens,
                              .counted = pair.counted,
                              .label = std::nullopt,
@@ -46,7 +48,7 @@ class PreferenceSamplesTest : public ::testing::Test {
     ASSERT_OK(WriteFileAtomically(path(), bytes));
     run_.model.context = 4;
     run_.model.vocab = 100;
-    run_.preferences.loss = PreferenceLoss::kSimPo;
+    run_.preferences.rule = PreferenceRule::kSimPo;
     run_.data = {.path = path(), .tokenizer = TokenForm::kTokenFile, .token_bytes = 2};
     run_.data.documents = DocumentMode::kPadded;
   }
@@ -93,6 +95,31 @@ TEST_F(PreferenceSamplesTest, APairOfWhichAnAnswerLiesBehindTheContextIsLeftOut)
   Write({{9, {{1, 3}, {8, 9}}, 3}});
   EXPECT_THAT(SampleSource::Open(run_),
               StatusIs(absl::StatusCode::kInvalidArgument, "data.path: of none of the 1 pairs of"));
+}
+
+TEST_F(PreferenceSamplesTest, APairWhoseAnswersDifferBehindTheContextIsLeftOut) {
+  Answers pair = {12, {{1, 6}, {7, 12}}, 6, "\1\2\3\4\5\6\1\2\3\4\5\7"};
+  Write({pair, {4, {{1, 2}, {3, 4}}, 2}});
+  ASSERT_OK_AND_ASSIGN(const auto source, SampleSource::Open(run_));
+  EXPECT_EQ(source->num_samples(), 1);
+  EXPECT_EQ(source->CountDocuments()->left_out, 1);
+  pair.ids[10] = '\6';
+  Write({pair});
+  ASSERT_OK_AND_ASSIGN(const auto differing, SampleSource::Open(run_));
+  EXPECT_EQ(differing->num_samples(), 1);
+}
+
+TEST_F(PreferenceSamplesTest, PairsOfTextsWithClassesAreNoPairsOfAnswers) {
+  Write({{4, {{1, 2}, {3, 4}}, 2}});
+  ASSERT_OK_AND_ASSIGN(
+      auto writer,
+      DocumentIndexWriter::Create(
+          DocumentIndexPath(path()),
+          {.token_bytes = 2, .tokenizer_fingerprint = std::string(64, 'a'), .may_be_cut = false, .has_labels = true}));
+  const std::vector<TokenRange> counted = {{0, 4}};
+  ASSERT_OK(writer->Add({.num_tokens = 4, .counted = counted, .label = 1, .second_part = 2}));
+  ASSERT_OK(writer->Finish());
+  EXPECT_THAT(SampleSource::Open(run_), StatusIs(absl::StatusCode::kInvalidArgument, "is no pair of answers"));
 }
 
 TEST_F(PreferenceSamplesTest, ADocumentThatIsNoPairIsNamed) {

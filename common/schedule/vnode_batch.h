@@ -66,10 +66,11 @@ struct Assignment {
 // What one vnode adds to its step, beside gradients.
 struct VnodeRecord {
   int vnode = 0;
-  double loss_sum = 0;  // nats, over the vnode's counted tokens
+  double loss_sum = 0;  // nats, over the vnode's counted tokens; samples or pairs, as Assignment's
   int64_t counted_tokens = 0;
-  bool finite = true;      // the loss; gradients say it with each contribution
-  int64_t correct = 0;     // of the counted tokens: those whose logit is the first of the largest
+  bool finite = true;  // the loss; gradients say it with each contribution
+  int64_t correct =
+      0;  // of the counted tokens: those whose logit is the first of the largest; pairs whose better answer is preferred
   ExpertRows expert_rows;  // of all its tokens, of what is told; none of an evaluation
 };
 

@@ -5,7 +5,7 @@
 
 namespace eps {
 
-enum class PreferenceLoss : uint8_t {
+enum class PreferenceRule : uint8_t {
   kNone,   // the run learns no preferences
   kDpo,    // Rafailov et al., arXiv:2305.18290, eq. 7
   kSimPo,  // Meng et al., arXiv:2405.14734, eq. 6
@@ -17,13 +17,13 @@ enum class PreferenceLoss : uint8_t {
 //   SimPO:  z = beta (s_c / n_c - s_r / n_r) - margin
 //   the pair's loss = -(1 - e) log sigmoid(z) - e log sigmoid(-z), with e the label_smoothing
 struct PreferenceConfig {
-  PreferenceLoss loss = PreferenceLoss::kNone;
+  PreferenceRule rule = PreferenceRule::kNone;
   double beta = 0.1;           // > 0
   double margin = 0;           // SimPO's gamma, >= 0; 0 of DPO
   double label_smoothing = 0;  // DPO's, [0, 0.5): how likely a pair is the wrong way around; 0 of SimPO
 
-  bool is_on() const { return loss != PreferenceLoss::kNone; }
-  bool has_reference() const { return loss == PreferenceLoss::kDpo; }
+  bool is_on() const { return rule != PreferenceRule::kNone; }
+  bool has_reference() const { return rule == PreferenceRule::kDpo; }
 
   friend bool operator==(const PreferenceConfig&, const PreferenceConfig&) = default;
 };

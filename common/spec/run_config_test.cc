@@ -208,14 +208,14 @@ TEST_F(PreferencesTest, HaveARuleWithItsOwnNumbers) {
   EXPECT_FALSE(MustLoad(kSmall).preferences.is_on());
   ASSERT_OK_AND_ASSIGN(const RunConfig simpo,
                        LoadPairs({{"preferences.loss", "SIMPO"}, {"preferences.margin", "0.5"}}));
-  EXPECT_EQ(simpo.preferences, (PreferenceConfig{.loss = PreferenceLoss::kSimPo, .beta = 2, .margin = 0.5}));
+  EXPECT_EQ(simpo.preferences, (PreferenceConfig{.rule = PreferenceRule::kSimPo, .beta = 2, .margin = 0.5}));
   EXPECT_EQ(simpo.objective(), Objective::kPreferences);
   EXPECT_EQ(simpo.data.documents, DocumentMode::kPadded);
   EXPECT_EQ(simpo.samples_per_step(), 2);
   ASSERT_OK_AND_ASSIGN(
       const RunConfig dpo,
       LoadPairs({{"preferences.label_smoothing", "0.25"}, {"model.lora.rank", "2"}, {"model.lora.alpha", "2"}}));
-  EXPECT_EQ(dpo.preferences, (PreferenceConfig{.loss = PreferenceLoss::kDpo, .beta = 0.1, .label_smoothing = 0.25}));
+  EXPECT_EQ(dpo.preferences, (PreferenceConfig{.rule = PreferenceRule::kDpo, .beta = 0.1, .label_smoothing = 0.25}));
   for (const RunConfig& run : {simpo, dpo}) {
     ASSERT_OK_AND_ASSIGN(const RunConfig parsed, ParseRunConfig(SerializeRunConfig(run)));
     EXPECT_EQ(parsed, run);
@@ -241,6 +241,7 @@ TEST_F(PreferencesTest, ThatCannotBeAreRefusedByField) {
   refused({simpo, {"batch.micro_batch", "3"}}, "batch.micro_batch: 3, must be even");
   refused({simpo, {"data.documents", "PACKED"}}, "data.documents: pairs of answers");
   refused({simpo, {"data.uncounted", "KEPT"}}, "data.uncounted: given");
+  refused({dpo, rank, alpha, {"depth.drop.share", "0.1"}}, "depth.drop.share: DPO compares with the whole model");
   refused({simpo, {"data.count", "ALL"}}, "data.count: ALL, but of pairs");
   refused({simpo, {"data.path", "a.txt"}}, "data.path: `preferences` wants JSONL");
 }

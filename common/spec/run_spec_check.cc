@@ -170,7 +170,7 @@ void CheckPreferences(const proto::Preferences& preferences, const ModelConfig& 
     return;
   }
   const bool is_simpo = preferences.loss() == proto::Preferences::SIMPO;
-  out.loss = is_simpo ? PreferenceLoss::kSimPo : PreferenceLoss::kDpo;
+  out.rule = is_simpo ? PreferenceRule::kSimPo : PreferenceRule::kDpo;
   out.beta = check.Positive("preferences.beta", EPS_FIELD(preferences, beta), is_simpo ? 2 : 0.1);
   out.margin = check.NotNegative("preferences.margin", EPS_FIELD(preferences, margin), 0);
   out.label_smoothing = EPS_FIELD(preferences, label_smoothing).value_or(0);
@@ -263,6 +263,12 @@ absl::StatusOr<RunConfig> CheckRunSpec(const proto::RunSpec& spec, const CheckCo
     CheckEvaluation(spec.evaluation(), spec.data(), config, context, check, config.evaluation);
   }
   CheckLayerDrop(spec.depth().drop(), config.model, check, config.layer_drop);
+  if (config.layer_drop.is_on() && config.preferences.has_reference()) {
+    check.Fail(
+        "depth.drop.share",
+        "DPO compares with the whole model, from which a step without some blocks is far anyway; leave depth.drop "
+        "out, or take preferences.loss: SIMPO");
+  }
   if (spec.has_optimizer_offload()) {
     CheckOptimizerOffload(spec.optimizer_offload(), context, check, config.optimizer_offload);
   }
@@ -318,7 +324,7 @@ proto::RunSpec ToRunSpec(const RunConfig& config) {
     spec.mutable_optimizer_offload()->set_memory_bytes(config.optimizer_offload.memory_bytes);
   }
   if (config.preferences.is_on()) {
-    const bool is_simpo = config.preferences.loss == PreferenceLoss::kSimPo;
+    const bool is_simpo = config.preferences.rule == PreferenceRule::kSimPo;
     spec.mutable_preferences()->set_loss(is_simpo ? proto::Preferences::SIMPO : proto::Preferences::DPO);
     spec.mutable_preferences()->set_beta(config.preferences.beta);
     if (is_simpo) spec.mutable_preferences()->set_margin(config.preferences.margin);

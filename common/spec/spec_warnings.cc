@@ -58,6 +58,13 @@ std::vector<SpecWarning> FindSpecWarnings(const RunConfig& run) {
                         absl::StrCat(run.model.lora.rank, ": ", large, large == 1 ? " adapter has" : " adapters have",
                                      " as many parameters as the product beside, or more")});
   }
+  const ModelConfig& model = run.model;
+  if (const double most = std::max({model.embedding_dropout, model.attention_dropout, model.residual_dropout});
+      run.preferences.has_reference() && most > 0) {
+    warnings.push_back({"model.dropout", absl::StrCat(most,
+                                                      ": DPO compares with a model that drops nothing, which is far "
+                                                      "from one that does; 0 is usual")});
+  }
   return warnings;
 }
 

@@ -69,5 +69,16 @@ TEST(SpecWarningsTest, AdaptersAsLargeAsTheirProductsAreCounted) {
                           "or more"));
 }
 
+TEST(SpecWarningsTest, DropoutThatTheReferenceHasNotIsNamed) {
+  RunConfig run = RunOfSteps(10);
+  run.model.attention_dropout = 0.1;
+  run.preferences.rule = PreferenceRule::kSimPo;
+  EXPECT_THAT(TextsOf(run), IsEmpty());
+  run.preferences.rule = PreferenceRule::kDpo;
+  EXPECT_THAT(TextsOf(run),
+              ElementsAre("model.dropout: 0.1: DPO compares with a model that drops nothing, which is far from one "
+                          "that does; 0 is usual"));
+}
+
 }  // namespace
 }  // namespace eps

@@ -73,7 +73,7 @@ TEST(StepDataTest, APairIsTwoSequencesOfAStepAndOneOfItsSamples) {
   RunConfig run = RunOn(path);
   run.data.tokenizer = TokenForm::kTokenFile;
   run.data.documents = DocumentMode::kPadded;
-  run.preferences.loss = PreferenceLoss::kSimPo;
+  run.preferences.rule = PreferenceRule::kSimPo;
   ASSERT_OK_AND_ASSIGN(auto data, StepData::Create(run));
   EXPECT_EQ(data->num_samples(), 5);
   ASSERT_OK_AND_ASSIGN(const std::vector<VnodeBatch> step1, data->Read(StepId(1)));

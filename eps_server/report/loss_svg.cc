@@ -110,13 +110,12 @@ std::string LossSvg(absl::Span<const double> losses) {
   const SvgFrame frame = FrameOf(losses);
   const int64_t radius = std::max<int64_t>(1, static_cast<int64_t>(losses.size()) / 50);
   const std::string title = Title(losses);
-  return absl::StrCat(SvgStart(kWidth, kHeight, title, kStyle), SvgText(kLeft, 32, "start", title, " class=\"title\""),
-                      DrawAxes(frame, {.name_x = "step", .name_y = "loss (nats per token)", .whole_x = true}),
-                      Curve(frame, "raw", losses), Curve(frame, "mean", MovingMean(losses, radius)),
-                      SvgLine("raw", kWidth - 220, 28, kWidth - 196, 28),
-                      SvgText(kWidth - 190, 32, "start", "each step"),
-                      SvgLine("mean", kWidth - 120, 28, kWidth - 96, 28),
-                      SvgText(kWidth - 90, 32, "start", absl::StrCat("mean of ", 2 * radius + 1)), kSvgEnd);
+  return absl::StrCat(
+      SvgStart(kWidth, kHeight, title, kStyle), SvgText(kLeft, 32, "start", title, " class=\"title\""),
+      DrawAxes(frame, {.name_x = "step", .name_y = "loss (nats)", .whole_x = true}), Curve(frame, "raw", losses),
+      Curve(frame, "mean", MovingMean(losses, radius)), SvgLine("raw", kWidth - 220, 28, kWidth - 196, 28),
+      SvgText(kWidth - 190, 32, "start", "each step"), SvgLine("mean", kWidth - 120, 28, kWidth - 96, 28),
+      SvgText(kWidth - 90, 32, "start", absl::StrCat("mean of ", 2 * radius + 1)), kSvgEnd);
 }
 
 }  // namespace eps::server

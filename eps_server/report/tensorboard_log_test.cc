@@ -51,7 +51,11 @@ std::vector<Event> EventsIn(const std::string& path) {
 
 std::map<std::string, float> ScalarsOf(const Event& event) {
   std::map<std::string, float> scalars;
-  for (const auto& value : event.summary().value()) scalars[value.tag()] = value.simple_value();
+  for (const auto& value : event.summary().value()) {
+    // TensorBoard passes over a point without a value, as it would be if zeros were left out.
+    EXPECT_EQ(value.value_case(), tensorboard::Summary::Value::kSimpleValue) << value.tag();
+    scalars[value.tag()] = value.simple_value();
+  }
   return scalars;
 }
 
@@ -82,6 +86,7 @@ TEST(TensorboardLogTest, TellsEachStepAndEvaluationAsItHappens) {
   log->OnEvaluation({.version = Version(1), .loss = 1, .accuracy = 0.5});
   StepReport skipped = DrawnReport(1);
   skipped.gradient_norm = -1;
+  skipped.accuracy = 0;
   skipped.expert_load = LoadOf({3, 1, 0, 4}, {.blocks = 2, .experts = 2, .per_token = 1});
   log->OnCommit(skipped);
   log->OnEvaluation({.version = Version(2), .loss = 1, .is_of_samples = true});
@@ -104,6 +109,7 @@ TEST(TensorboardLogTest, TellsEachStepAndEvaluationAsItHappens) {
   EXPECT_THAT(ScalarsOf(events[3]), Contains(Pair("evaluation/perplexity", FloatEq(std::exp(1.0f)))));
   EXPECT_EQ(step.count("experts/idle"), 0u);
   EXPECT_TRUE(std::isnan(ScalarsOf(events[4]).at("train/gradient_norm")));
+  EXPECT_THAT(ScalarsOf(events[4]), Contains(Pair("train/accuracy", 0.0f)));
   EXPECT_THAT(ScalarsOf(events[4]), Contains(Pair("experts/busiest", 2.0f)));
   EXPECT_THAT(ScalarsOf(events[4]), Contains(Pair("experts/mean_busiest", 1.75f)));
   EXPECT_THAT(ScalarsOf(events[4]), Contains(Pair("experts/idle", 1.0f)));

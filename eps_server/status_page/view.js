@@ -229,7 +229,8 @@ function lossChart(status, size) {
 
 function lossNote(status) {
   const span = numberOf(status.loss_curve_steps, 1);
-  return span > 1 ? `nats per token, each point the mean of ${formatCount(span)} steps` : "nats per token, each step";
+  const unit = { pairs: "pair", samples: "sample" }[countedOf(status)] ?? "token";
+  return span > 1 ? `nats per ${unit}, each point the mean of ${formatCount(span)} steps` : `nats per ${unit}, each step`;
 }
 
 // Null once the run is over, or where the blobs are not known.

@@ -75,8 +75,9 @@ void CoordinatorImpl::FillStatus(RunStatus& status) const {
   progress_.Fill(status, end_, now, is_late ? watch_.Waited(now) : absl::ZeroDuration());
   status.counted = WhatIsCounted(run_, status);
   if (status.eta_seconds >= 0 && !EndsEarly()) {
-    status.eta_seconds +=
-        evaluation_.SecondsLeft(progress_.state().version, end_, now, kForwardShare * status.median_step_seconds);
+    const double passes = run_.preferences.has_reference() ? 2 : 1;
+    status.eta_seconds += evaluation_.SecondsLeft(progress_.state().version, end_, now,
+                                                  passes * kForwardShare * status.median_step_seconds);
   }
   if (status.phase == RunPhase::kFailed) status.eta_seconds = -1;
   if (status.phase == RunPhase::kWaitingForWorkers) {  // what the steps before took tells nothing of now

@@ -38,7 +38,7 @@ struct StepReport {
 struct EvaluationReport {
   Version version;      // whose weights it is of
   double loss = 0;      // nats per counted token; not a number where the weights give none, or nothing is counted
-  double accuracy = 0;  // share of the counted tokens whose logit is the first of the largest
+  double accuracy = 0;  // share of what is counted: VnodeRecord::correct
   int64_t tokens = 0;   // counted
   double seconds = 0;
   bool is_of_samples = false;  // it is of a sample as a whole, its class or its better answer: no perplexity

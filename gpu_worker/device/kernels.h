@@ -391,7 +391,7 @@ struct PreferenceLossArgs {
   const SequenceScore* reference = nullptr;  // (B), of has_reference() alone
   double scale = 1;                          // of a pair's loss: 1 / pairs of the whole step
   float* sequence_scale = nullptr;           // (B) out; of SoftmaxChunkBackwardArgs
-  // Added to: pairs in order, in fp64. `correct` are those whose better answer the model prefers: z + margin > 0.
+  // Added to: pairs in order, in fp64. `correct` are those whose better answer the model prefers: z, but for the margin, > 0.
   LossRecord* record = nullptr;
 };
 struct LossArgs {

@@ -78,9 +78,9 @@ TEST_P(DeviceConformanceTest, APairsLossAndSlopesAreThoseOfItsRule) {
   const std::vector<SequenceScore> reference = {{-22, 7}, {-30, 9}, {-40, 4}, {-30, 3}, {-7, 0},
                                                 {-8, 3},  {-9, 2},  {-9, 2},  {-5, 1},  {-10, 2000}};
   const auto B = static_cast<int64_t>(scores.size());
-  for (const PreferenceConfig& rule : {PreferenceConfig{.loss = PreferenceLoss::kDpo, .beta = 0.1},
-                                       {.loss = PreferenceLoss::kDpo, .beta = 0.5, .label_smoothing = 0.25},
-                                       {.loss = PreferenceLoss::kSimPo, .beta = 2, .margin = 0.75}}) {
+  for (const PreferenceConfig& rule : {PreferenceConfig{.rule = PreferenceRule::kDpo, .beta = 0.1},
+                                       {.rule = PreferenceRule::kDpo, .beta = 0.5, .label_smoothing = 0.25},
+                                       {.rule = PreferenceRule::kSimPo, .beta = 2, .margin = 0.75}}) {
     SCOPED_TRACE(rule.beta);
     ConformanceMemory memory(device());
     auto* scale = static_cast<float*>(memory.Alloc(B * 4));
@@ -133,7 +133,7 @@ TEST_P(DeviceConformanceTest, APairOfWhichASequenceIsNoNumberIsToldAsNotFinite) 
   const double kNaN = std::numeric_limits<double>::quiet_NaN();
   device().kernels().PreferenceLoss(
       {.B = 4,
-       .preferences = {.loss = PreferenceLoss::kSimPo, .beta = 2},
+       .preferences = {.rule = PreferenceRule::kSimPo, .beta = 2},
        .scores = memory.Put(std::vector<SequenceScore>{{-1, 2}, {-5, 2}, {kNaN, 2}, {-5, 2}}),
        .sequence_scale = static_cast<float*>(memory.Alloc(16)),
        .record = record});

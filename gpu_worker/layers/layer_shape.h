@@ -84,15 +84,20 @@ struct LayerShape {
   int64_t rows_bytes(int64_t width) const { return M() * width * act_bytes(); }  // act (M, width)
   int64_t mlp_bytes(int64_t width) const { return mlp_rows() * width * act_bytes(); }
   int64_t boundary_bytes() const { return rows_bytes(C); }
-  // What a micro-batch consists of: token ids, labels, types of tokens (has_types), and where each token's document
-  // begins and ends (has_documents). Each is int32 (M), labels num_labels(), aligned.
+  // What a micro-batch consists of: token ids, labels, types of tokens (has_types), what its sequences are by the model
+  // without adapters (preferences.has_reference()), and where each token's document begins and ends (has_documents). Each
+  // is int32 (M), labels num_labels(), the reference SequenceScore (B), aligned.
   int64_t token_array_bytes() const { return RoundUp(M() * int64_t{sizeof(int32_t)}, kArenaAlignBytes); }
   int64_t labels_offset_bytes() const { return token_array_bytes(); }
   int64_t types_offset_bytes() const { return 2 * token_array_bytes(); }
-  int64_t document_first_offset_bytes() const { return (has_types ? 3 : 2) * token_array_bytes(); }
+  int64_t reference_offset_bytes() const { return (has_types ? 3 : 2) * token_array_bytes(); }
+  int64_t reference_bytes() const {
+    return preferences.has_reference() ? RoundUp(B * int64_t{sizeof(SequenceScore)}, kArenaAlignBytes) : 0;
+  }
+  int64_t document_first_offset_bytes() const { return reference_offset_bytes() + reference_bytes(); }
   int64_t document_end_offset_bytes() const { return document_first_offset_bytes() + token_array_bytes(); }
   int64_t documents_bytes() const { return 2 * token_array_bytes(); }
-  int64_t token_bytes() const { return (2 + (has_types ? 1 : 0) + (has_documents ? 2 : 0)) * token_array_bytes(); }
+  int64_t token_bytes() const { return document_first_offset_bytes() + (has_documents ? documents_bytes() : 0); }
 };
 
 // What a layer's shape depends on beside the model.

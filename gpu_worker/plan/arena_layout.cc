@@ -10,7 +10,6 @@
 #include "common/schedule/pushed_nodes.h"
 #include "common/spec/run_config.h"
 #include "common/tensor/dtype.h"
-#include "gpu_worker/device/kernels.h"
 #include "gpu_worker/plan/group_parts.h"
 
 namespace eps::worker {
@@ -188,9 +187,6 @@ RelayPlan LayArena(const PlanRequest& request, const PlanNeeds& needs, const Pla
                    int64_t{sizeof(float)});
   }
   plan.rotary_table = arena.Take(needs.rotary_bytes);
-  if (request.run->preferences.has_reference()) {
-    plan.reference = arena.Take(needs.items * request.run->batch.micro_batch * int64_t{sizeof(SequenceScore)});
-  }
   plan.records = arena.Take(plan.GroupFlagsOffset(needs.forms_groups() ? RelayPlan::kGroupFlagTurns : 0));
   plan.arena_bytes = arena.end_bytes();
   AddHostBytes(request, needs, choice, plan);

@@ -38,7 +38,8 @@ std::string Suggestions(const PlanRequest& request, int64_t needed_bytes) {
             [blocks](RunConfig& run) { run.relay.depth_first_blocks = blocks; });
   }
   suggest("relay.weight_slots: 1", [](RunConfig& run) { run.relay.weight_slots = 1; });
-  suggest("batch.micro_batch: 1", [](RunConfig& run) { run.batch.micro_batch = 1; });
+  const int fewest = request.run->sequences_per_sample();
+  suggest(absl::StrCat("batch.micro_batch: ", fewest), [fewest](RunConfig& run) { run.batch.micro_batch = fewest; });
   PlanRequest alone = request, more_host = request;
   alone.max_group_members = 1;
   suggest_request("relay.group_members: 1", alone);

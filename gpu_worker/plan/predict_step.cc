@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <optional>
 #include <utility>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
@@ -29,6 +30,38 @@ std::optional<GroupParts> GroupOfLast(const PlanRequest& request, const RelayPla
   absl::StatusOr<GroupParts> parts =
       GroupParts::Make(*request.model, std::move(members), BoundsOf(plan, request.run->precision.gradients));
   return parts.ok() ? std::optional(*std::move(parts)) : std::nullopt;
+}
+
+// The pass without adapters, which goes forward alone and pulls whole layers, and then the other one.
+void PrependReference(const ModelSpec& model, const ReducedPass& reduced, const StepCosts& costs,
+                      Prediction& prediction) {
+  PassShape pass = reduced.pass;
+  pass.forward_only = pass.evaluates = true;
+  pass.group_rounds = 0;
+  pass.inner.clear();
+  std::vector<RelayStep> steps = BuildSchedule(model, reduced.plan, pass);
+  Timeline reference = Simulate(model, steps, costs);
+  const double seconds = reference.step_seconds - costs.between_steps_seconds;
+  reference.compute_wait_seconds[static_cast<size_t>(WaitCause::kNone)] -= costs.between_steps_seconds;
+  Timeline& timeline = prediction.timeline;
+  timeline.step_seconds += reduced.scale * seconds;
+  for (size_t i = 0; i < timeline.busy_seconds.size(); ++i) {
+    timeline.busy_seconds[i] += reduced.scale * reference.busy_seconds[i];
+  }
+  for (size_t i = 0; i < timeline.compute_wait_seconds.size(); ++i) {
+    timeline.compute_wait_seconds[i] += reduced.scale * reference.compute_wait_seconds[i];
+  }
+  const int before = static_cast<int>(steps.size());
+  for (const TimelineSpan& span : timeline.steps) {
+    reference.steps.push_back({span.index + before, span.begin + seconds, span.end + seconds});
+  }
+  for (TimelineSpan& update : timeline.updates) update.begin += seconds, update.end += seconds;
+  timeline.steps = std::move(reference.steps);
+  for (RelayStep& step : prediction.steps) {
+    for (int& other : step.waits_for) other += before;
+    steps.push_back(std::move(step));
+  }
+  prediction.steps = std::move(steps);
 }
 
 }  // namespace
@@ -67,19 +100,10 @@ Prediction PredictStep(const PlanRequest& request, const RelayPlan& plan, const 
   timeline.step_seconds *= reduced.scale;
   for (double& seconds : timeline.compute_wait_seconds) seconds *= reduced.scale;
   for (double& seconds : timeline.busy_seconds) seconds *= reduced.scale;
-  if (!request.run->preferences.has_reference()) return prediction;
-  PassShape forward = reduced.pass;
-  forward.forward_only = forward.evaluates = true;
-  forward.group_rounds = 0;
-  forward.dropped.clear();
-  forward.inner.clear();
-  const Timeline reference = Simulate(*request.model, BuildSchedule(*request.model, reduced.plan, forward), costs);
-  timeline.step_seconds += reduced.scale * reference.step_seconds;
-  for (size_t i = 0; i < timeline.busy_seconds.size(); ++i) {
-    timeline.busy_seconds[i] += reduced.scale * reference.busy_seconds[i];
-  }
-  for (size_t i = 0; i < timeline.compute_wait_seconds.size(); ++i) {
-    timeline.compute_wait_seconds[i] += reduced.scale * reference.compute_wait_seconds[i];
+  if (request.run->preferences.has_reference()) {
+    const StepCosts alone = CostsOf(BesideOthers(ProfileOf(request), request.link, workers), *request.model,
+                                    *request.run, request.kernels, request.link, /*group=*/nullptr);
+    PrependReference(*request.model, reduced, alone, prediction);
   }
   return prediction;
 }

@@ -24,8 +24,8 @@ struct StepOnPaper {
   int workers = 1;                    // those beyond the vnodes have nothing to do
 };
 struct Prediction {
-  // Its step_seconds, waits and busy_seconds are the pass's, also of one that is too long to be listed, and of the pass
-  // without adapters before it, where preferences want one (PreferenceConfig::has_reference).
+  // Its step_seconds, waits and busy_seconds are the pass's, also of one that is too long to be listed. Where preferences
+  // want a pass without adapters before it (PreferenceConfig::has_reference) both are one.
   Timeline timeline;
   std::vector<RelayStep> steps;  // those that the timeline's spans are of
   double scale = 1;              // above 1: the steps are of a pass with so many times fewer micro-batches

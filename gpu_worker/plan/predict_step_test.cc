@@ -37,6 +37,46 @@ TEST(PredictStepTest, AStepThatLeavesBlocksOutIsPredictedToBeShorter) {
   }
 }
 
+TEST(PredictStepTest, AReferenceIsAForwardPassBeforeTheOtherOne) {
+  for (const int group_members : {1, 2}) {
+    TestRun run;
+    run.run.model.lora = {.rank = 2, .alpha = 2};
+    run.run.data.documents = DocumentMode::kPadded;
+    const auto predicted = [&] {
+      PlanRequest request = run.Request(run.Smallest() + 300000);
+      request.max_group_members = group_members;
+      return PredictStep(request, MakeRelayPlan(request).value(), {.workers = group_members});
+    };
+    const Prediction plain = predicted();
+    run.run.preferences.rule = PreferenceRule::kDpo;
+    const Prediction dpo = predicted();
+    const auto compute = static_cast<size_t>(Activity::kCompute);
+    const double more = dpo.timeline.busy_seconds[compute] / plain.timeline.busy_seconds[compute];
+    EXPECT_GT(more, 1.2);
+    EXPECT_LT(more, 1.6);
+    EXPECT_GT(dpo.timeline.step_seconds, 1.1 * plain.timeline.step_seconds);
+    EXPECT_LT(dpo.timeline.step_seconds, 1.7 * plain.timeline.step_seconds);
+    // Both are drawn, one behind the other, as one list of steps.
+    ASSERT_EQ(dpo.timeline.steps.size(), dpo.steps.size());
+    for (size_t i = 0; i < dpo.steps.size(); ++i) {
+      for (const int other : dpo.steps[i].waits_for) EXPECT_LT(other, static_cast<int>(i));
+    }
+    std::set<int> seen;
+    double last_forward = 0, first_backward = dpo.timeline.step_seconds;
+    for (const TimelineSpan& span : dpo.timeline.steps) {
+      seen.insert(span.index);
+      EXPECT_GE(span.begin, 0);
+      EXPECT_LE(span.end * dpo.scale, dpo.timeline.step_seconds * 1.001);
+      const RelayStep::Kind kind = dpo.steps[static_cast<size_t>(span.index)].kind;
+      if (kind == RelayStep::Kind::kLoss) last_forward = std::max(last_forward, span.end);
+      if (kind == RelayStep::Kind::kHead) first_backward = std::min(first_backward, span.begin);
+    }
+    EXPECT_EQ(seen.size(), dpo.steps.size());
+    EXPECT_GT(last_forward, 0);
+    EXPECT_LE(last_forward, first_backward);
+  }
+}
+
 // Each has fewer vnodes; what they share is the daemon and the host's memory.
 TEST(PredictStepTest, AStepOfSeveralWorkersIsPredictedToBeShorterByWhatTheyDoNotShare) {
   for (const ClipMode clip : {ClipMode::kNone, ClipMode::kExact}) {

@@ -142,9 +142,6 @@ void DescribeDevice(const RelayPlan& plan, std::vector<PlanLine>& lines) {
         "what the other members of a group sum of this worker's part of a layer, fp32");
   }
   if (plan.rotary_table.num_bytes > 0) add("positions", plan.rotary_table.num_bytes, "cosines and sines of each, fp32");
-  if (plan.reference.num_bytes > 0) {
-    add("reference", plan.reference.num_bytes, "what each sequence is by the model without its adapters");
-  }
   add("records", plan.records.num_bytes, "loss records and finite flags");
   add("device total", plan.arena_bytes,
       plan.cap_bytes > 0 ? absl::StrCat("of ", FormatByteSize(plan.cap_bytes), " allowed") : "no cap given");

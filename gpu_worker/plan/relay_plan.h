@@ -67,7 +67,6 @@ struct RelayPlan {
   ArenaSpan group_area;
   // Angles of rotary positions (common/model/rotary.h), fp32, the same all along; empty where the family has none.
   ArenaSpan rotary_table;
-  ArenaSpan reference;      // SequenceScore of each sequence of a pass: PreferenceConfig::has_reference alone
   ArenaSpan records;        // loss records and finite flags: RecordOffset, FlagsOffset, GroupFlagsOffset
   int max_pass_vnodes = 1;  // a worker that holds more runs further passes
   int num_vnodes = 1;       // of the run

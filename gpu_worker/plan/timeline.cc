@@ -269,7 +269,7 @@ class Simulation {
   std::array<std::vector<int>, kNumStreams> queues_;  // steps of each stream, in order
   std::vector<double> seconds_;                       // by step
   std::vector<bool> is_last_push_;                    // by step: of its layer
-  std::vector<bool> updated_;                         // by blob: not frozen, nor dropped by every pass, nor of one that goes forward alone
+  std::vector<bool> updated_;  // by blob: not frozen, nor dropped by every pass, nor of one that goes forward alone
 
   double now_ = 0;
   int pass_ = 0;

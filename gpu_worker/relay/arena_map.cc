@@ -46,9 +46,6 @@ absl::StatusOr<ArenaMap> MapArena(const RelayPlan& plan, Device& device) {
   EPS_ASSIGN_OR_RETURN(map.inners, Map(plan.inner_slots, plan.leaving_inner_slots, device));
   EPS_ASSIGN_OR_RETURN(map.scratch, Map(plan.scratch, device));
   EPS_ASSIGN_OR_RETURN(map.group_area, Map(plan.group_area, device));
-  if (plan.reference.num_bytes > 0) {
-    EPS_ASSIGN_OR_RETURN(map.reference, Map(plan.reference, device));
-  }
   if (plan.rotary_table.num_bytes > 0) {
     EPS_ASSIGN_OR_RETURN(map.rotary_table, Map(plan.rotary_table, device));
   }

@@ -17,7 +17,6 @@ struct ArenaMap {
   std::byte* scratch = nullptr;
   std::byte* group_area = nullptr;
   std::byte* rotary_table = nullptr;  // fp32, filled once; null where the plan has none
-  std::byte* reference = nullptr;     // null where the plan has none
   std::byte* records = nullptr;
 };
 

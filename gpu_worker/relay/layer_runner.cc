@@ -174,9 +174,8 @@ LossRecord* LayerRunner::Record(const RelayStep& step) const {
 }
 
 SequenceScore* LayerRunner::Reference(const RelayStep& step, const PassContext& pass) const {
-  if (arena_.reference == nullptr) return nullptr;
-  const int64_t item = int64_t{step.vnode} * pass.micro_batches + step.micro_batch;
-  return reinterpret_cast<SequenceScore*>(arena_.reference) + item * pass.shape.B;
+  if (!pass.shape.preferences.has_reference() || step.tokens < 0) return nullptr;
+  return reinterpret_cast<SequenceScore*>(Slot(arena_.tokens, step.tokens) + pass.shape.reference_offset_bytes());
 }
 
 TokenArrays LayerRunner::Tokens(const RelayStep& step, const PassContext& pass) const {

@@ -30,8 +30,7 @@ struct PassContext {
   uint64_t seed = 0;
   StepId step;
   absl::Span<const int> vnodes;  // of the pass
-  int micro_batches = 1;         // a vnode
-  double token_scale = 1;        // of a counted token's loss: the loss scale / counted tokens of the step
+  double token_scale = 1;        // of a counted token's loss: the loss scale / counted_tokens of the step
   // Of a micro-batch in each block: ExpertsConfig's balance * the loss scale / micro-batches of the step.
   double expert_balance = 0;
   Dtype gradients = Dtype::kF32;
@@ -68,7 +67,7 @@ class LayerRunner {
   HeadArgs HeadOf(const RelayStep& step, const PassContext& pass) const;
   int32_t* Flag(const RelayStep& step, int vnode, const PassContext& pass) const;
   LossRecord* Record(const RelayStep& step) const;
-  // Of the step's micro-batch; null without one.
+  // Of the step's micro-batch, in its tokens' slot; null without one.
   SequenceScore* Reference(const RelayStep& step, const PassContext& pass) const;
   // Where the layer's weights begin: its first blob in place, or its slot.
   const std::byte* Weights(const RelayStep& step, const PassContext& pass) const;

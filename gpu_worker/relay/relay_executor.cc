@@ -94,6 +94,7 @@ class RelayExecutorImpl : public RelayExecutor {
   void EnqueueWaits(const RelayStep& step, const Pass& pass);
   void EnqueueWitness(const RelayStep& step, const Pass& pass);
   void EnqueueLoadTokens(const RelayStep& step, const Pass& pass);
+  void EnqueueStoreReference(const RelayStep& step, const Pass& pass);
   void EnqueueStoreFirstRows(const RelayStep& step, const Pass& pass);
   // Of the last pass's vnode `v`, once all streams are idle.
   ExpertRows ExpertRowsOf(size_t v, absl::Span<const LayerId> dropped) const;
@@ -194,7 +195,6 @@ absl::Status RelayExecutorImpl::RunPass(const Assignment& assignment, absl::Span
       .seed = model_.config.init_seed,
       .step = assignment.step,
       .vnodes = shape.vnodes,
-      .micro_batches = shape.micro_batches,
       .token_scale = assignment.loss_scale / static_cast<double>(std::max<int64_t>(assignment.counted_tokens, 1)),
       .expert_balance = model_.config.experts.balance * assignment.loss_scale /
                         static_cast<double>(int64_t{run_.batch.virtual_nodes} * run_.batch.micro_batches),
@@ -235,7 +235,6 @@ absl::Status RelayExecutorImpl::RunReference(const Assignment& assignment, absl:
                   .seed = model_.config.init_seed,
                   .step = assignment.step,
                   .vnodes = shape.vnodes,
-                  .micro_batches = shape.micro_batches,
                   .training = false,
                   .has_adapters = false};
   EPS_ASSIGN_OR_RETURN(pass.context.weights, weights_.Find(ReadVersion(assignment.step)));
@@ -420,6 +419,7 @@ void RelayExecutorImpl::Enqueue(size_t index, const Pass& pass) {
       break;
     default:
       layers_.Run(step, pass.context);
+      if (step.kind == RelayStep::Kind::kLoss && !pass.context.has_adapters) EnqueueStoreReference(step, pass);
       if (step.kind != RelayStep::Kind::kForward) break;
       if (options_.witness != nullptr) EnqueueWitness(step, pass);
       if (told_.size() > 0) EnqueueStoreFirstRows(step, pass);
@@ -448,6 +448,15 @@ void RelayExecutorImpl::EnqueueLoadTokens(const RelayStep& step, const Pass& pas
     to += shape.document_first_offset_bytes();
   }
   device_.stream(step.stream()).CopyIn(to, tokens);
+}
+
+// With its tokens, as the pass that comes next loads them.
+void RelayExecutorImpl::EnqueueStoreReference(const RelayStep& step, const Pass& pass) {
+  const LayerShape& shape = pass.context.shape;
+  const auto offset = static_cast<size_t>(shape.reference_offset_bytes());
+  device_.stream(StreamId::kCompute)
+      .CopyOut(memory_.Tokens(Item(step), shape).subspan(offset, static_cast<size_t>(shape.reference_bytes())),
+               Slot(arena_.tokens, step.tokens) + offset);
 }
 
 // A copy, and no kernel that adds it up: with an address for each layer in it a layer's calls would not be those of

@@ -172,14 +172,14 @@ RunConfig DpoRun(Dtype dtype) {
   RunConfig run = SmallLlama(dtype);
   run.model.lora = {.rank = 3, .alpha = 6, .dropout = 0.2};
   run.data.documents = DocumentMode::kPadded;
-  run.preferences = {.loss = PreferenceLoss::kDpo, .beta = 0.5, .label_smoothing = 0.1};
+  run.preferences = {.rule = PreferenceRule::kDpo, .beta = 0.5, .label_smoothing = 0.1};
   return run;
 }
 
 RunConfig SimPoRun(Dtype dtype) {
   RunConfig run = SmallRun(dtype);
   run.data.documents = DocumentMode::kPadded;
-  run.preferences = {.loss = PreferenceLoss::kSimPo, .beta = 2, .margin = 0.5};
+  run.preferences = {.rule = PreferenceRule::kSimPo, .beta = 2, .margin = 0.5};
   return run;
 }
 

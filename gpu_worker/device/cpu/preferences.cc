@@ -38,16 +38,16 @@ void AddPreferenceLoss(const PreferenceLossArgs& args) {
     scales[0] = scales[1] = 0;
     if (c.counted == 0 || r.counted == 0) continue;
     double c_weight = rule.beta, r_weight = rule.beta;  // of the sequences' sums in z
-    double z = -rule.margin;
+    double better = 0;                                  // how much the first one is
     if (rule.has_reference()) {
       const SequenceScore* reference = args.reference + chosen;
-      z += rule.beta * ((c.log_prob - reference[0].log_prob) - (r.log_prob - reference[1].log_prob));
+      better = rule.beta * ((c.log_prob - reference[0].log_prob) - (r.log_prob - reference[1].log_prob));
     } else {
       c_weight /= static_cast<double>(c.counted);
       r_weight /= static_cast<double>(r.counted);
-      z += c_weight * c.log_prob - r_weight * r.log_prob;
+      better = c_weight * c.log_prob - r_weight * r.log_prob;
     }
-    const double e = rule.label_smoothing;
+    const double z = better - rule.margin, e = rule.label_smoothing;
     const double loss = (1 - e) * Softplus(-z) + e * Softplus(z);
     const double slope = (1 - e) * Sigmoid(-z) - e * Sigmoid(z);  // how fast the loss falls with z
     scales[0] = static_cast<float>(args.scale * slope * c_weight);
@@ -56,7 +56,7 @@ void AddPreferenceLoss(const PreferenceLossArgs& args) {
     ++args.record->counted;
     if (!std::isfinite(loss)) {
       args.record->finite = 0;
-    } else if (z + rule.margin > 0) {
+    } else if (better > 0) {
       ++args.record->correct;
     }
   }

@@ -74,15 +74,15 @@ __global__ void PreferenceLossKernel(int64_t B, double beta, double margin, doub
       continue;
     }
     double c_weight = beta, r_weight = beta;  // of the sequences' sums in z
-    double z = -margin;
+    double better = 0;                        // how much the first one is
     if (reference != nullptr) {
-      z += beta * ((c.log_prob - reference[chosen].log_prob) - (r.log_prob - reference[chosen + 1].log_prob));
+      better = beta * ((c.log_prob - reference[chosen].log_prob) - (r.log_prob - reference[chosen + 1].log_prob));
     } else {
       c_weight /= static_cast<double>(c.counted);
       r_weight /= static_cast<double>(r.counted);
-      z += c_weight * c.log_prob - r_weight * r.log_prob;
+      better = c_weight * c.log_prob - r_weight * r.log_prob;
     }
-    const double e = label_smoothing;
+    const double z = better - margin, e = label_smoothing;
     const double loss = (1 - e) * Softplus(-z) + e * Softplus(z);
     const double slope = (1 - e) * Sigmoid(-z) - e * Sigmoid(z);  // how fast the loss falls with z
     scales[0] = static_cast<float>(scale * slope * c_weight);
@@ -91,7 +91,7 @@ __global__ void PreferenceLossKernel(int64_t B, double beta, double margin, doub
     ++record.counted;
     if (!std::isfinite(loss)) {
       record.finite = 0;
-    } else if (z + margin > 0) {
+    } else if (better > 0) {
       ++record.correct;
     }
   }
