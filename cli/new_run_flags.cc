@@ -29,7 +29,7 @@ void NewRunFlags::AddTo(CLI::App& command) {
           "--set", run.set,
           "Changes a field of the run that goes on, such as steps, optimizer.schedule.peak or optimizer.clip.norm; "
           "not of its model, but for a deeper one's model.freeze, nor of its data, batch or precision, nor the "
-          "optimizer's rule. May be repeated")
+          "optimizer's rule, nor the preferences' loss. May be repeated")
       ->type_name("FIELD=VALUE")
       ->expected(1)
       ->take_all();

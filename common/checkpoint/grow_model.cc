@@ -14,6 +14,7 @@
 #include <utility>
 
 #include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
@@ -395,17 +396,19 @@ absl::StatusOr<RunConfig> GrownRun(const RunConfig& was, const ModelConfig& grow
   same.model_from.clear();  // that folder may have another model
   const RunConfig unchanged = same;
   same.model = grown;
-  absl::StatusOr<RunConfig> run = WithOverrides(same, overrides);
-  EPS_RETURN_IF_ERROR_WITH(run.status(), "--set");
   const auto refuse = [](absl::string_view field) {
     return absl::InvalidArgumentError(
         absl::StrCat("--set: ", field, ": a checkpoint's tensors and position go by it; leave it out"));
   };
   for (const FieldOverride& field : overrides) {
+    // A run without preferences would get them by any field of theirs.
+    if (!was.preferences.is_on() && absl::StartsWith(field.path, "preferences.")) return refuse(field.path);
+  }
+  absl::StatusOr<RunConfig> run = WithOverrides(same, overrides);
+  EPS_RETURN_IF_ERROR_WITH(run.status(), "--set");
+  for (const FieldOverride& field : overrides) {
     if (IsOfCheckpoint(field.path)) return refuse(field.path);
   }
-  // A number of theirs makes them the run's.
-  if (run->preferences.rule != same.preferences.rule) return refuse("preferences");
   // From 0, or to it: no override changes the rule.
   if (MomentNames(run->optimizer) != MomentNames(same.optimizer)) return refuse("optimizer.sgd.momentum");
   if (*run == unchanged) {

@@ -516,12 +516,14 @@ TEST_F(GrowCheckpointTest, ABranchMayHaveOtherNumbersOfItsPreferencesAndNoOtherO
   run.data.documents = DocumentMode::kPadded;
   run.data.tokenizer = TokenForm::kTokenFile;
   run.batch.micro_batch = 2;
+  run.model.lora = {.rank = 4, .alpha = 8};  // with which all of it is valid
   const std::string plain = Write(run, StateAt(4));
   EXPECT_THAT(Branch(plain, {{"preferences.beta", "3"}}),
-              StatusIs(absl::StatusCode::kInvalidArgument, "--set: preferences"));
+              StatusIs(absl::StatusCode::kInvalidArgument, "--set: preferences.beta: a checkpoint's tensors"));
   run.preferences = {.rule = PreferenceRule::kSimPo, .beta = 2};
   const std::string folder = Write(run, StateAt(4));
-  EXPECT_THAT(Branch(folder, {{"preferences.loss", "DPO"}}), StatusIs(absl::StatusCode::kInvalidArgument, "--set"));
+  EXPECT_THAT(Branch(folder, {{"preferences.loss", "DPO"}}),
+              StatusIs(absl::StatusCode::kInvalidArgument, "--set: preferences.loss: a checkpoint's tensors"));
   ASSERT_OK_AND_ASSIGN(const Manifest branch, Branch(folder, {{"preferences.margin", "0.5"}}));
   run.preferences.margin = 0.5;
   EXPECT_THAT(DifferencesThatMatter(run, branch.run), IsEmpty());

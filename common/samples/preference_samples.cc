@@ -40,8 +40,9 @@ class PreferenceSamples : public SampleSource {
                          "wants; `eps tokenize` writes them of JSONL with \"chosen\" and \"rejected\""));
       }
       const std::array<Sequence, 2> pair = PairOf(d);
+      if (CountLabels(pair[0]) == 0 || CountLabels(pair[1]) == 0) continue;
       EPS_ASSIGN_OR_RETURN(const bool are_equal, AreEqual(pair));
-      if (are_equal || CountLabels(pair[0]) == 0 || CountLabels(pair[1]) == 0) continue;
+      if (are_equal) continue;
       pairs_.push_back(d);
       Count(pair, figures_);
     }
@@ -96,17 +97,22 @@ class PreferenceSamples : public SampleSource {
   int64_t CountLabels(const Sequence& sequence) const {
     return index_->num_counted(sequence.first + 1, sequence.first + 1 + sequence.rows);
   }
-  // Whether what stands in a sample is the same of both, which as a whole are not: then their ends differ alone.
+  // Whether what stands in a sample is the same of both. As a whole no pair's answers are (DocumentEncoder), so that only
+  // what was cut is read, and that from the end, where answers lie and nearly all differ at once.
   absl::StatusOr<bool> AreEqual(const std::array<Sequence, 2>& pair) const {
     if (pair[0].rows != pair[1].rows || pair[0].rows_left_out + pair[1].rows_left_out == 0) return false;
-    EPS_ASSIGN_OR_RETURN(const std::vector<int32_t> chosen, TokensOf(pair[0]));
-    EPS_ASSIGN_OR_RETURN(const std::vector<int32_t> rejected, TokensOf(pair[1]));
-    return chosen == rejected;
+    constexpr int64_t kPiece = 64;
+    for (int64_t end = pair[0].rows + 1; end > 0; end -= kPiece) {
+      const int64_t begin = std::max<int64_t>(0, end - kPiece);
+      EPS_ASSIGN_OR_RETURN(const std::vector<int32_t> chosen, Read(pair[0].first + begin, end - begin));
+      EPS_ASSIGN_OR_RETURN(const std::vector<int32_t> rejected, Read(pair[1].first + begin, end - begin));
+      if (chosen != rejected) return false;
+    }
+    return true;
   }
-  // Its rows', and the last label.
-  absl::StatusOr<std::vector<int32_t>> TokensOf(const Sequence& sequence) const {
-    std::vector<int32_t> tokens(static_cast<size_t>(sequence.rows + 1));
-    EPS_RETURN_IF_ERROR(file_->Read(sequence.first, vocab_, absl::MakeSpan(tokens)));
+  absl::StatusOr<std::vector<int32_t>> Read(int64_t first, int64_t num_tokens) const {
+    std::vector<int32_t> tokens(static_cast<size_t>(num_tokens));
+    EPS_RETURN_IF_ERROR(file_->Read(first, vocab_, absl::MakeSpan(tokens)));
     return tokens;
   }
   void Count(const std::array<Sequence, 2>& pair, DocumentFigures& figures) const {
@@ -120,7 +126,7 @@ class PreferenceSamples : public SampleSource {
   }
 
   absl::Status AppendSequence(const Sequence& sequence, VnodeBatch& batch) const {
-    EPS_ASSIGN_OR_RETURN(const std::vector<int32_t> tokens, TokensOf(sequence));
+    EPS_ASSIGN_OR_RETURN(const std::vector<int32_t> tokens, Read(sequence.first, sequence.rows + 1));
     batch.tokens.insert(batch.tokens.end(), tokens.begin(), tokens.end() - 1);
     for (int64_t row = 0; row < sequence.rows; ++row) {
       const bool is_counted = index_->is_counted(sequence.first + 1 + row);

@@ -69,8 +69,8 @@ struct VnodeRecord {
   double loss_sum = 0;  // nats, over the vnode's counted tokens; samples or pairs, as Assignment's
   int64_t counted_tokens = 0;
   bool finite = true;  // the loss; gradients say it with each contribution
-  int64_t correct =
-      0;  // of the counted tokens: those whose logit is the first of the largest; pairs whose better answer is preferred
+  // Of the counted tokens: those whose logit is the first of the largest. Of pairs: whose better answer is preferred.
+  int64_t correct = 0;
   ExpertRows expert_rows;  // of all its tokens, of what is told; none of an evaluation
 };
 

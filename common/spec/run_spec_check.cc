@@ -264,10 +264,9 @@ absl::StatusOr<RunConfig> CheckRunSpec(const proto::RunSpec& spec, const CheckCo
   }
   CheckLayerDrop(spec.depth().drop(), config.model, check, config.layer_drop);
   if (config.layer_drop.is_on() && config.preferences.has_reference()) {
-    check.Fail(
-        "depth.drop.share",
-        "DPO compares with the whole model, from which a step without some blocks is far anyway; leave depth.drop "
-        "out, or take preferences.loss: SIMPO");
+    check.Fail("depth.drop.share",
+               "DPO compares with the whole model: what blocks that are left out change would count as learnt; leave "
+               "depth.drop out, or take preferences.loss: SIMPO");
   }
   if (spec.has_optimizer_offload()) {
     CheckOptimizerOffload(spec.optimizer_offload(), context, check, config.optimizer_offload);

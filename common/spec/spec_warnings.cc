@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <utility>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
@@ -59,11 +60,15 @@ std::vector<SpecWarning> FindSpecWarnings(const RunConfig& run) {
                                      " as many parameters as the product beside, or more")});
   }
   const ModelConfig& model = run.model;
-  if (const double most = std::max({model.embedding_dropout, model.attention_dropout, model.residual_dropout});
-      run.preferences.has_reference() && most > 0) {
-    warnings.push_back({"model.dropout", absl::StrCat(most,
-                                                      ": DPO compares with a model that drops nothing, which is far "
-                                                      "from one that does; 0 is usual")});
+  const double all = std::min({model.embedding_dropout, model.attention_dropout, model.residual_dropout});
+  const std::pair<const char*, double> dropouts[] = {{"model.dropout", all},
+                                                     {"model.embedding_dropout", model.embedding_dropout},
+                                                     {"model.attention_dropout", model.attention_dropout},
+                                                     {"model.residual_dropout", model.residual_dropout}};
+  for (const auto& [field, chance] : dropouts) {
+    if (!run.preferences.has_reference() || chance == 0) continue;
+    warnings.push_back({field, absl::StrCat(chance, ": DPO compares with a model that drops nothing; 0 is usual")});
+    break;
   }
   return warnings;
 }

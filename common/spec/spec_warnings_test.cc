@@ -76,8 +76,7 @@ TEST(SpecWarningsTest, DropoutThatTheReferenceHasNotIsNamed) {
   EXPECT_THAT(TextsOf(run), IsEmpty());
   run.preferences.rule = PreferenceRule::kDpo;
   EXPECT_THAT(TextsOf(run),
-              ElementsAre("model.dropout: 0.1: DPO compares with a model that drops nothing, which is far from one "
-                          "that does; 0 is usual"));
+              ElementsAre("model.attention_dropout: 0.1: DPO compares with a model that drops nothing; 0 is usual"));
 }
 
 }  // namespace

@@ -119,7 +119,7 @@ class Coordinator {
 
   // Cheap, whatever the run's length.
   virtual RunStatus Status() const = 0;
-  // Of each step from 0, nats per counted token. A copy: for the end of a run.
+  // Of each step from 0, as StepReport::loss. A copy: for the end of a run.
   virtual std::vector<double> Losses() const = 0;
 
   // A checkpoint after the step in progress (or of this very version if there is none); `done` gets

@@ -15,7 +15,7 @@ namespace eps::server {
 // A committed step, as metrics.jsonl and the log show it.
 struct StepReport {
   StepId step;
-  double loss = 0;  // nats per counted token; NaN where no token is counted
+  double loss = 0;  // nats per counted token, sample or pair; NaN where none is
   double learning_rate = 0;
   double gradient_norm = 0;  // before clipping; -1 if it is not finite
   bool skipped = false;      // the gradient was not finite: nothing changed
@@ -37,7 +37,7 @@ struct StepReport {
 // An evaluation, as evaluations.jsonl and the log show it.
 struct EvaluationReport {
   Version version;      // whose weights it is of
-  double loss = 0;      // nats per counted token; not a number where the weights give none, or nothing is counted
+  double loss = 0;      // nats per what is counted; not a number where the weights give none, or nothing is counted
   double accuracy = 0;  // share of what is counted: VnodeRecord::correct
   int64_t tokens = 0;   // counted
   double seconds = 0;

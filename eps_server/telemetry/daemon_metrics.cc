@@ -90,10 +90,12 @@ constexpr MetricSpec kTrainSeconds{
     .name = "eps_train_seconds_total",
     .type = kCounter,
     .help = "Time spent in committed steps of this sitting, without evaluations (eps_eval_seconds_total)."};
-constexpr MetricSpec kLoss{.name = "eps_loss_nats", .help = "Loss of the last committed step, mean per counted token."};
-constexpr MetricSpec kEvalLoss{
-    .name = "eps_eval_loss",
-    .help = "Loss of the newest evaluation, mean per counted token; no sample before the first of this sitting."};
+constexpr MetricSpec kLoss{.name = "eps_loss_nats",
+                           .help = "Loss of the last committed step, mean per counted token (sample, pair)."};
+constexpr MetricSpec kEvalLoss{.name = "eps_eval_loss",
+                               .help =
+                                   "Loss of the newest evaluation, mean per counted token (sample, pair); no sample "
+                                   "before the first of this sitting."};
 constexpr MetricSpec kEvalAccuracy{
     .name = "eps_eval_accuracy",
     .help = "Of the newest evaluation, the share of the counted tokens whose logit is the first of the largest."};

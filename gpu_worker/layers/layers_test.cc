@@ -309,6 +309,15 @@ TEST(LayersTest, AMicroBatchsArraysLieOneBehindTheOther) {
   EXPECT_EQ(shape.types_offset_bytes(), 512);
   EXPECT_EQ(shape.document_first_offset_bytes(), 768);
   EXPECT_EQ(shape.token_bytes(), 1280);
+  shape.preferences.rule = PreferenceRule::kSimPo;
+  EXPECT_EQ(shape.token_bytes(), 1280) << "without a reference";
+  shape.preferences.rule = PreferenceRule::kDpo;
+  EXPECT_EQ(shape.reference_offset_bytes(), 768);
+  EXPECT_EQ(shape.document_first_offset_bytes(), 1024);
+  EXPECT_EQ(shape.token_bytes(), 1536);
+  shape.B = 18, shape.T = 1;  // 288 bytes of scores, 72 of ids
+  EXPECT_EQ(shape.reference_offset_bytes(), 768);
+  EXPECT_EQ(shape.document_first_offset_bytes(), 1280);
 }
 
 TEST(LayersTest, VocabularyChunksCoverItEvenly) {

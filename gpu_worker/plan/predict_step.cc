@@ -55,7 +55,9 @@ void PrependReference(const ModelSpec& model, const ReducedPass& reduced, const 
   for (const TimelineSpan& span : timeline.steps) {
     reference.steps.push_back({span.index + before, span.begin + seconds, span.end + seconds});
   }
-  for (TimelineSpan& update : timeline.updates) update.begin += seconds, update.end += seconds;
+  for (TimelineSpan& update : timeline.updates) {
+    if (update.begin >= 0) update.begin += seconds, update.end += seconds;  // the others are the step's before
+  }
   timeline.steps = std::move(reference.steps);
   for (RelayStep& step : prediction.steps) {
     for (int& other : step.waits_for) other += before;

@@ -364,6 +364,7 @@ class ScheduleBuilder {
     RelayStep step = StepOf(Kind::kLoss, turn);
     step.weights = weights_;
     step.input = SlotsOf(t).input;
+    // The reference's pass writes its scores there, too, which no step of its own reads.
     step.tokens = AddTokens(Kind::kLoadTokens, t);
     step.record = RecordSlot(turn);
     steps_.Add(step,

@@ -36,7 +36,7 @@ class PassMemory {
   // Of RelayPlan::host_boundary_slots; as long as one of `shape` is.
   absl::Span<std::byte> Boundary(int slot, const LayerShape& shape) const;
   absl::Span<std::byte> Inner(int slot) const;  // as long as a slot of the arena
-  // LayerShape::token_bytes: ids, then labels.
+  // As LayerShape::token_bytes has them.
   absl::Span<std::byte> Tokens(int64_t item, const LayerShape& shape) const;
   absl::Span<LossRecord> records() const;  // by vnode of the pass
   // Routing::first_row of a block, from 0, and an item: experts + 1 of them.

@@ -67,7 +67,7 @@ class PreferencesTest(SystemTest):
             for way in ("recompute", "resident", "group"):
                 self.assertEqual(accuracies(self.work.out(f"{name}-{way}")), quiet, f"{name}, {way}")
 
-    def test_experts_and_the_scale_of_the_loss_change_nothing_of_what_is_learnt(self):
+    def test_fp16_whose_loss_is_scaled_learns_what_fp32_does_with_experts_too(self):
         experts = merged(LLAMA, {"model": {"experts": {"num": 4, "per_token": 2}}, "precision": {"frozen": "NF4"}})
         for name, changes in (("experts", merged(DPO, experts)), ("simpo", SIMPO)):
             losses = []
@@ -76,8 +76,8 @@ class PreferencesTest(SystemTest):
                 out = self.work.out(f"{name}-{wire}")
                 self.train_ok(self.work.spec(merged(changes, precision), name=f"{name}.json"), out)
                 losses.append(summary(out)["loss"])
-            np.testing.assert_allclose(*losses, rtol=3e-2)
-            self.assertNotAlmostEqual(losses[0][-1], losses[0][0], places=3)
+            np.testing.assert_allclose(*losses, rtol=2e-3)  # FP16 has 11 bits; 2e-4 was seen
+            self.assertLess(losses[1][-1], losses[1][0] - 0.1)
 
     def test_eps_verify_finds_the_same_bits_in_every_way_to_carry_it_out(self):
         # Several pairs in a micro-batch, evaluations between steps, and a model of which a part is frozen.
