@@ -38,7 +38,9 @@ class PrometheusTest(SystemTest):
         out = self.work.out("out")
         begin = time.time()
         spec = self.work.spec({"steps": 1000000, "checkpoint": {"every_steps": 50},
-                               "model": {"layers": 2, "d_model": 512},  # a state that no cache holds
+                               # A state that no cache holds, and experts, which the dashboard has a row for.
+                               "model": {"family": "LLAMA", "layers": 2, "d_model": 512, "d_ff": 512,
+                                         "experts": {"num": 4, "per_token": 2}},
                                "batch": {"virtual_nodes": 4, "micro_batches": 1, "micro_batch": 1},
                                "evaluation": {"held_out": 0.01, "every_steps": 5, "samples": 16}})
         process = start_train(spec, out, "--workers", 2, "--threads", 1)
