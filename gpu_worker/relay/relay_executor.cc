@@ -88,6 +88,8 @@ class RelayExecutorImpl : public RelayExecutor {
   absl::Status Execute(Pass& pass);
   // The same, and adds what compute waited.
   absl::Status Execute(Pass& pass, PassResult& result);
+  // Of a step without a group, and with every block; evaluates: it goes forward alone.
+  PassShape ShapeOf(absl::Span<const VnodeBatch> batches, bool evaluates) const;
   const std::vector<RelayStep>& Schedule(const PassShape& shape);
 
   void Enqueue(size_t index, const Pass& pass);
@@ -176,17 +178,9 @@ absl::StatusOr<PassResult> RelayExecutorImpl::Run(const Assignment& assignment, 
 absl::Status RelayExecutorImpl::RunPass(const Assignment& assignment, absl::Span<const VnodeBatch> batches,
                                         Group* group, const GroupParts* parts, PassResult& result) {
   const bool evaluates = assignment.evaluation_round.has_value();
-  PassShape shape{.vnodes = {},
-                  .num_vnodes = run_.batch.virtual_nodes,
-                  .micro_batches = run_.batch.micro_batches,
-                  .gradients = run_.precision.gradients,
-                  .expands = shape_.expands_blocks(),
-                  .has_documents = shape_.has_documents,
-                  .forward_only = evaluates,
-                  .evaluates = evaluates,
-                  .group_rounds = parts == nullptr ? 0 : parts->rounds(),
-                  .dropped = assignment.dropped};
-  for (const VnodeBatch& batch : batches) shape.vnodes.push_back(batch.vnode);
+  PassShape shape = ShapeOf(batches, evaluates);
+  shape.group_rounds = parts == nullptr ? 0 : parts->rounds();
+  shape.dropped = assignment.dropped;
   if (run_.preferences.has_reference()) EPS_RETURN_IF_ERROR(RunReference(assignment, batches, result));
 
   Pass pass;
@@ -219,17 +213,22 @@ absl::Status RelayExecutorImpl::RunPass(const Assignment& assignment, absl::Span
   return absl::OkStatus();
 }
 
-absl::Status RelayExecutorImpl::RunReference(const Assignment& assignment, absl::Span<const VnodeBatch> batches,
-                                             PassResult& result) {
+PassShape RelayExecutorImpl::ShapeOf(absl::Span<const VnodeBatch> batches, bool evaluates) const {
   PassShape shape{.vnodes = {},
                   .num_vnodes = run_.batch.virtual_nodes,
                   .micro_batches = run_.batch.micro_batches,
                   .gradients = run_.precision.gradients,
                   .expands = shape_.expands_blocks(),
                   .has_documents = shape_.has_documents,
-                  .forward_only = true,
-                  .evaluates = true};
+                  .forward_only = evaluates,
+                  .evaluates = evaluates};
   for (const VnodeBatch& batch : batches) shape.vnodes.push_back(batch.vnode);
+  return shape;
+}
+
+absl::Status RelayExecutorImpl::RunReference(const Assignment& assignment, absl::Span<const VnodeBatch> batches,
+                                             PassResult& result) {
+  const PassShape shape = ShapeOf(batches, /*evaluates=*/true);
   Pass pass;
   pass.context = {.shape = shape_,
                   .seed = model_.config.init_seed,
