@@ -96,9 +96,11 @@ constexpr MetricSpec kEvalLoss{.name = "eps_eval_loss",
                                .help =
                                    "Loss of the newest evaluation, mean per counted token (sample, pair); no sample "
                                    "before the first of this sitting."};
-constexpr MetricSpec kEvalAccuracy{
-    .name = "eps_eval_accuracy",
-    .help = "Of the newest evaluation, the share of the counted tokens whose logit is the first of the largest."};
+constexpr MetricSpec kEvalAccuracy{.name = "eps_eval_accuracy",
+                                   .help =
+                                       "Of the newest evaluation, the share of the counted tokens (samples) whose "
+                                       "logit is the first of the largest; of "
+                                       "pairs, whose better answer is preferred."};
 constexpr MetricSpec kEvalStep{.name = "eps_eval_step", .help = "Steps committed when the newest evaluation was made."};
 constexpr MetricSpec kEvalSeconds{.name = "eps_eval_seconds_total",
                                   .type = kCounter,
