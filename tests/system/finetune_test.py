@@ -10,7 +10,8 @@ import byte_level_tokenizer
 import safetensors_file
 import torch_llama
 from data_test import conversations
-from eps_run import EPS, ROOT, SystemTest, run, summary
+from eps_run import EPS, ROOT, SystemTest, metrics, run, summary
+from preferences_test import pairs
 
 try:
     import jinja2
@@ -48,6 +49,11 @@ class FinetuneTest(SystemTest):
         return len(byte_level_tokenizer.alphabet()) + len(byte_level_tokenizer.MERGES) + \
             byte_level_tokenizer.SPECIALS.index(spelling)
 
+    def write(self, name, lines):
+        path = self.work.path / name
+        path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+        return path
+
     def commands(self):
         text = (ROOT / "docs" / "finetune.md").read_text()
         return [shlex.split(line) for block in re.findall(r"```sh\n(.*?)```", text, re.S)
@@ -55,17 +61,19 @@ class FinetuneTest(SystemTest):
 
     def test_the_pages_commands_do_what_it_says(self):
         folder = self.make_model()
-        chat = self.work.path / "chat.jsonl"
-        chat.write_text("".join(json.dumps(line) + "\n" for line in conversations(400)))
-        (self.work.path / "out").mkdir()
-        places = {"/models/Llama-3.1-8B": str(folder), "/data/chat.jsonl": str(chat), "/data/held.jsonl": str(chat),
-                  "cuda:0": "cpu", "22GiB": "256MiB"}
+        chat, better = self.write("chat.jsonl", conversations(400)), self.write("pairs.jsonl", pairs())
+        out = self.work.path / "out"
+        out.mkdir()
+        places = {  # a model that follows instructions is what the page's own export is
+            "/models/Llama-3.1-8B-Instruct": str(out / "llama3_8b-hf"), "/models/Llama-3.1-8B": str(folder),
+            "/data/chat.jsonl": str(chat), "/data/held.jsonl": str(chat), "/data/pairs.jsonl": str(better),
+            "/data/held_pairs.jsonl": str(better), "cuda:0": "cpu", "22GiB": "256MiB"}
         outputs = {}
         for command in self.commands():
             self.assertEqual(command[0], "bin/eps")
             for name, place in places.items():
                 command = [word.replace(name, place) for word in command]
-            command = [re.sub(r"(^|=)(\.\./)?out/", rf"\g<1>{self.work.path}/out/", word) for word in command]
+            command = [re.sub(r"(^|=)(\.\./)?out/", rf"\g<1>{out}/", word) for word in command]
             if command[1] in WITH_RUN:
                 command += SMALL
             if command[1] == "sample":
@@ -80,9 +88,11 @@ class FinetuneTest(SystemTest):
         self.assertIn("same bits", outputs["verify"])
         self.assertTrue(outputs["sample"].strip(), "it has nothing to say")
         self.assertNotIn("Where is Basel?", outputs["sample"])  # an answer alone
-        loss = summary(self.work.path / "out" / "llama3_8b")["loss"]
+        loss = summary(out / "llama3_8b")["loss"]
         self.assertLess(loss[-1], loss[0] - 1.0)
-        exported = self.work.path / "out" / "llama3_8b-hf"
+        preferred = [line["accuracy"] for line in metrics(out / "llama3_8b_dpo")]
+        self.assertGreater(preferred[-1], preferred[0] + 0.5)
+        exported = out / "llama3_8b-hf"
         self.assertEqual((exported / "tokenizer.json").read_bytes(), (folder / "tokenizer.json").read_bytes())
         was, now = (safetensors_file.read_raw(path / "model.safetensors") for path in (folder, exported))
         self.assertEqual({k: ("BF16", shape) for k, (_, shape, _) in was.items()},
