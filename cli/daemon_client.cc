@@ -21,6 +21,7 @@
 #include "common/base/flags.h"
 #include "common/base/status_macros.h"
 #include "common/base/thread.h"
+#include "common/grpc/client_credentials.h"
 #include "common/grpc/door_flags.h"
 #include "common/grpc/grpc_status.h"
 #include "common/grpc/page_advice.h"

@@ -10,7 +10,8 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
-#include "common/grpc/credentials.h"
+#include "common/grpc/doors.h"
+#include "grpcpp/security/credentials.h"
 #include "proto/control.grpc.pb.h"
 
 namespace CLI {

@@ -1,4 +1,4 @@
-// eps keys: a small CA, certificates and a token for a cluster.
+// eps keys: a small CA, certificates and tokens for a cluster.
 
 #include <sys/stat.h>
 
@@ -54,7 +54,12 @@ absl::Status WriteKeySet(const std::string& out, const KeySet& set) {
                                                               {"client.crt", set.client_certificate},
                                                               {"client.key", set.client_key}};
   for (const auto& [name, content] : files) EPS_RETURN_IF_ERROR(WriteSecretFile(absl::StrCat(out, "/", name), content));
-  EPS_RETURN_IF_ERROR(WriteSecretFile(out + "/token", set.token + "\n"));
+  const std::pair<const char*, std::string> tokens[] = {{"tokens", set.TokenLines()},
+                                                        {"token", set.operator_token + "\n"},
+                                                        {"worker.token", set.worker_token + "\n"},
+                                                        {"viewer.token", set.viewer_token + "\n"}};
+  for (const auto& [name, content] : tokens)
+    EPS_RETURN_IF_ERROR(WriteSecretFile(absl::StrCat(out, "/", name), content));
   return SyncDirectory(out);
 }
 
@@ -68,17 +73,19 @@ void PrintUse(const KeysFlags& flags, absl::Time until) {
   const auto file = [&](const char* name) { return ShellWord(absl::StrCat(flags.out, "/", name)); };
   const std::string address = DaemonAddress(flags.hosts.front());
   std::printf(
-      "%s holds the keys of one cluster, valid until %s. Who has client.key and token is let in.\n\n"
-      "The daemon's machine keeps ca.crt, server.crt, server.key and token:\n"
+      "%s holds the keys of one cluster, valid until %s. Who has client.key and a token is let in.\n\n"
+      "The daemon's machine keeps ca.crt, server.crt, server.key and tokens:\n"
       "  eps_server --run RUN --out DIR --listen 0.0.0.0:7070 \\\n"
       "    --tls-cert %s --tls-key %s --tls-client-ca %s --token-file %s\n\n"
-      "Each worker's machine gets ca.crt, client.crt, client.key and token, over a way that nobody else reads:\n"
+      "Each worker's machine gets ca.crt, client.crt, client.key and worker.token, over a way that nobody else reads:\n"
       "  gpu_worker --connect %s \\\n"
       "    --tls-ca %s --tls-cert %s --tls-key %s --token-file %s\n\n"
-      "eps status, eps top, eps checkpoint, eps drain, eps resize and eps stop take the same flags as gpu_worker.\n",
+      "eps status and eps top take the same flags with %s, which may look and do no more; eps checkpoint, eps drain,\n"
+      "eps resize and eps stop with %s, which may do everything.\n",
       flags.out.c_str(), absl::FormatTime("%Y-%m-%d", until, absl::UTCTimeZone()).c_str(), file("server.crt").c_str(),
-      file("server.key").c_str(), file("ca.crt").c_str(), file("token").c_str(), ShellWord(address).c_str(),
-      file("ca.crt").c_str(), file("client.crt").c_str(), file("client.key").c_str(), file("token").c_str());
+      file("server.key").c_str(), file("ca.crt").c_str(), file("tokens").c_str(), ShellWord(address).c_str(),
+      file("ca.crt").c_str(), file("client.crt").c_str(), file("client.key").c_str(), file("worker.token").c_str(),
+      file("viewer.token").c_str(), file("token").c_str());
 }
 
 // Without a "/" or "/." at the end, by which the folder itself would be made as if it were the one around the new one.
@@ -113,7 +120,7 @@ absl::Status RunKeys(const KeysFlags& flags) {
 
 void AddKeys(CLI::App& app, int* exit_code) {
   CLI::App* command = app.add_subcommand(
-      "keys", "Makes what closes a daemon to strangers: a CA, a server and a client certificate, and a token");
+      "keys", "Makes what closes a daemon to strangers: a CA, a server and a client certificate, and tokens");
   auto flags = std::make_shared<KeysFlags>();
   command->add_option("--out", flags->out, "A new folder (mode 0700) for the files (mode 0600)")
       ->type_name("DIR")
@@ -132,7 +139,8 @@ void AddKeys(CLI::App& app, int* exit_code) {
       ->capture_default_str();
   command->footer(
       "The CA's private key is thrown away: nobody can sign further certificates, and nothing of it can be stolen.\n"
-      "For another host, or before the end, make a new set and restart daemon and workers with it.");
+      "For another host, or before the end, make a new set: daemon and workers take it while they run\n"
+      "(docs/security.md, Keys).");
   command->callback([flags, exit_code] { *exit_code = ReportStart(RunKeys(*flags)); });
 }
 

@@ -21,6 +21,7 @@
 #include "common/base/file_util.h"
 #include "common/base/status_macros.h"
 #include "common/base/thread.h"
+#include "common/grpc/client_credentials.h"
 #include "common/grpc/grpc_status.h"
 #include "common/grpc/thread_needs.h"
 #include "common/run_folder/endpoint_file.h"

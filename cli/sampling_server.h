@@ -15,7 +15,7 @@
 #include "cli/common_flags.h"
 #include "cli/daemon_client.h"
 #include "cli/signal_queue.h"
-#include "common/grpc/credentials.h"
+#include "common/grpc/doors.h"
 #include "proto/control.pb.h"
 
 namespace eps::cli {

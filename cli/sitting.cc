@@ -26,6 +26,7 @@
 #include "common/base/monotonic_clock.h"
 #include "common/base/state_names.h"
 #include "common/base/status_macros.h"
+#include "common/grpc/client_credentials.h"
 #include "common/run_folder/endpoint_file.h"
 #include "common/run_folder/run_folder.h"
 

@@ -18,7 +18,7 @@
 #include "cli/signal_queue.h"
 #include "cli/worker_replacements.h"
 #include "common/base/end_signals.h"
-#include "common/grpc/credentials.h"
+#include "common/grpc/doors.h"
 #include "proto/control.pb.h"
 
 namespace eps::cli {

@@ -11,7 +11,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "common/base/long_work.h"
-#include "common/grpc/credentials.h"
+#include "common/grpc/doors.h"
 #include "common/spec/run_config.h"
 #include "eps_server/telemetry/daemon_page.h"
 

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <cstring>
 #include <limits>
+#include <utility>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
@@ -15,9 +16,9 @@
 #include "common/base/log.h"
 #include "common/base/open_files.h"
 #include "common/base/status_macros.h"
-#include "common/grpc/credentials.h"
-#include "common/security/certificates.h"
+#include "common/grpc/server_credentials.h"
 #include "eps_server/service/check_doors.h"
+#include "eps_server/service/method_roles.h"
 
 namespace eps::server {
 namespace {
@@ -46,37 +47,33 @@ absl::StatusOr<int> AllowConnections(const DaemonOptions& options) {
 
 }  // namespace
 
-absl::StatusOr<RpcServerOptions> OpenDoors(const ListenAddress& listen, const DaemonOptions& options) {
+absl::StatusOr<OpenedDoors> OpenDoors(const ListenAddress& listen, const DaemonOptions& options) {
   EPS_RETURN_IF_ERROR(CheckDoors(listen, options.doors));
-  RpcServerOptions rpc;
-  EPS_ASSIGN_OR_RETURN(rpc.credentials, NewServerCredentials(options.doors, absl::Now()));
+  EPS_ASSIGN_OR_RETURN(const std::shared_ptr<ServerKeysWatch> keys, ServerKeysWatch::Begin(options.doors, absl::Now()));
+  RpcServerOptions rpc = {.credentials = NewServerCredentials(keys, RoleOfMethod)};
   EPS_ASSIGN_OR_RETURN(rpc.limits.max_connections, AllowConnections(options));
   // Who hangs is lost when its lease is over, and not before.
   rpc.limits.keepalive_answer = std::max(rpc.limits.keepalive_answer, options.lease);
   LogInfo("doors", {{"tls", options.doors.tls() ? "yes" : "no"},
                     {"client_certificates", options.doors.client_ca_file.empty() ? "no" : "yes"},
-                    {"token", options.doors.token_file.empty() ? "no" : "yes"},
+                    {"tokens", static_cast<int64_t>(keys->keys()->tokens.size())},
                     {"max_connections", rpc.limits.max_connections}});
   if (!options.doors.knows_peers()) {  // on loopback: elsewhere it would have been refused
-    LogWarning("door_without_token", {{"open_to", "every user of this machine"},
-                                      {"advice", "give --token-file (docs/security.md)"}});
+    LogWarning("door_without_token",
+               {{"open_to", "every user of this machine"}, {"advice", "give --token-file (docs/security.md)"}});
   }
   if (!listen.is_loopback() && options.doors.client_ca_file.empty()) {
     // A token is compared when gRPC has read a call's headers: a stranger reaches that much of gRPC.
     LogWarning("door_without_client_certificates", {{"advice", "give --tls-client-ca too (docs/security.md)"}});
   }
-  return rpc;
+  return OpenedDoors{.rpc = std::move(rpc), .keys = keys};
 }
 
-absl::StatusOr<double> CertificateExpirySeconds(const ServerDoors& doors) {
-  if (!doors.tls()) return 0;
-  EPS_ASSIGN_OR_RETURN(const KeyPair pair, LoadKeyPair(doors.certificate_file, doors.key_file, absl::Now()));
-  absl::Time expires = pair.expires;
-  if (!doors.client_ca_file.empty()) {
-    EPS_ASSIGN_OR_RETURN(const CaCertificates ca, LoadCa(doors.client_ca_file, absl::Now()));
-    expires = std::min(expires, ca.expires);
-  }
-  return absl::ToDoubleSeconds(expires - absl::UnixEpoch());
+void ShowKeys(const ServerKeysWatch& keys, DaemonView& view) {
+  const absl::Time expires = keys.keys()->expires();
+  if (expires != absl::InfiniteFuture())
+    view.certificate_expiry_seconds = absl::ToDoubleSeconds(expires - absl::UnixEpoch());
+  view.keys_are_stale = keys.is_stale();
 }
 
 }  // namespace eps::server

@@ -43,10 +43,10 @@ class ServingDaemon final : public Daemon {
   ~ServingDaemon() override { front_.reset(); }  // first: it uses all of what follows it
 
   absl::Status Load() {
-    EPS_ASSIGN_OR_RETURN(RpcServerOptions rpc_options, OpenDoors(listen_, options_));
-    EPS_ASSIGN_OR_RETURN(certificate_expiry_seconds_, CertificateExpirySeconds(options_.doors));
+    EPS_ASSIGN_OR_RETURN(OpenedDoors doors, OpenDoors(listen_, options_));
+    keys_ = std::move(doors.keys);
     EPS_RETURN_IF_ERROR(out_.Make());
-    EPS_ASSIGN_OR_RETURN(front_, DaemonFront::Open(options_, listen_, std::move(rpc_options), identity_, &work_));
+    EPS_ASSIGN_OR_RETURN(front_, DaemonFront::Open(options_, listen_, std::move(doors.rpc), identity_, &work_));
     EPS_ASSIGN_OR_RETURN(served_,
                          LoadCheckpointForServing(options_.serve_folder, {.threads = options_.threads,
                                                                           .max_context = options_.serve_context,
@@ -120,7 +120,7 @@ class ServingDaemon final : public Daemon {
  private:
   DaemonView View() const {
     DaemonView view{.phase = run_state::kServing, .status = status_};
-    view.certificate_expiry_seconds = certificate_expiry_seconds_;
+    ShowKeys(*keys_, view);
     host_->FillWorkers(view.status);
     view.grpc_pulled_bytes = traffic_.grpc.pulled_bytes;
     view.shared_memory_pulled_bytes = traffic_.shared_memory.pulled_bytes;
@@ -148,7 +148,7 @@ class ServingDaemon final : public Daemon {
   OutFolder out_;
   ServingCheckpoint served_;
   int max_message_bytes_ = 0;
-  double certificate_expiry_seconds_ = 0;
+  std::shared_ptr<const ServerKeysWatch> keys_;
   RunStatus status_;  // what does not change; set by Start
   std::unique_ptr<ServingHost> host_;
   Traffic traffic_;

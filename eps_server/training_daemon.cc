@@ -79,15 +79,15 @@ class TrainingDaemon final : public Daemon {
 
   // Reads and checks; leaves nothing on disk, but for the tokens of data that has none yet.
   absl::Status Load() {
-    EPS_ASSIGN_OR_RETURN(RpcServerOptions rpc_options, OpenDoors(listen_, options_));
-    EPS_ASSIGN_OR_RETURN(certificate_expiry_seconds_, CertificateExpirySeconds(options_.doors));
+    EPS_ASSIGN_OR_RETURN(OpenedDoors doors, OpenDoors(listen_, options_));
+    keys_ = std::move(doors.keys);
     EPS_RETURN_IF_ERROR(out_.Claim());
     EPS_RETURN_IF_ERROR(CheckOut(folder_, options_.resume));
     EPS_RETURN_IF_ERROR(ReadRun(options_, folder_, run_));
     EPS_ASSIGN_OR_RETURN(max_message_bytes_, MaxControlMessageBytes(run_.config));
     // What comes now may take long.
     EPS_RETURN_IF_ERROR(out_.Make());
-    EPS_ASSIGN_OR_RETURN(front_, DaemonFront::Open(options_, listen_, std::move(rpc_options), identity_, &work_));
+    EPS_ASSIGN_OR_RETURN(front_, DaemonFront::Open(options_, listen_, std::move(doors.rpc), identity_, &work_));
     return LoadRun(
         options_, folder_, [this] { return out_.Reclaim(); }, work_, run_);
   }
@@ -281,7 +281,7 @@ class TrainingDaemon final : public Daemon {
     view.checkpoint_buffer_bytes = run_.memory.capture_bytes;
     view.offloaded_bytes = run_.memory.store.offloaded_bytes;
     view.paging = run_.store->paging();
-    view.certificate_expiry_seconds = certificate_expiry_seconds_;
+    ShowKeys(*keys_, view);
     view.grpc_pulled_bytes = traffic_.grpc.pulled_bytes;
     view.grpc_pushed_bytes = traffic_.grpc.pushed_bytes;
     view.shared_memory_pulled_bytes = traffic_.shared_memory.pulled_bytes;
@@ -344,7 +344,7 @@ class TrainingDaemon final : public Daemon {
   Traffic traffic_;
   std::unique_ptr<Coordinator> coordinator_;
   std::unique_ptr<TrainingHost> host_;
-  double certificate_expiry_seconds_ = 0;
+  std::shared_ptr<const ServerKeysWatch> keys_;
   std::unique_ptr<SharedMemoryServer> shared_memory_;
   bool is_open_ = false;                    // for workers
   std::atomic<bool> ends_at_once_ = false;  // atomic, as a signal's thread sets it

@@ -44,8 +44,7 @@ absl::StatusOr<std::unique_ptr<Transport>> OpenSharedMemoryPatiently(const Trans
 }
 
 // Shared memory or gRPC, as the request says; kAuto: what there is.
-absl::StatusOr<NamedTransport> OpenTransport(const std::string& address,
-                                             const std::shared_ptr<grpc::ChannelCredentials>& credentials,
+absl::StatusOr<NamedTransport> OpenTransport(const std::string& address, const CredentialsSource& credentials,
                                              const TransportRequest& request) {
   if (request.choice != TransportChoice::kGrpc) {
     const bool has_no_other = request.choice == TransportChoice::kSharedMemory;
@@ -57,23 +56,24 @@ absl::StatusOr<NamedTransport> OpenTransport(const std::string& address,
     }
     LogInfo("shared_memory_not_used", {{"reason", shared.status().ToString()}});
   }
-  return NamedTransport{.name = "grpc",
-                        .transport = NewGrpcTransport(
-                            {.channels = {NewDataChannel(address, credentials), NewDataChannel(address, credentials)},
-                             .incarnation = request.attachment->incarnation,
-                             .worker_id = request.attachment->worker_id,
-                             .model = request.model,
-                             .wire_dtype = request.attachment->run.precision.wire,
-                             .on_failure = request.on_failure})};
+  const std::shared_ptr<grpc::ChannelCredentials> shown = credentials();
+  return NamedTransport{
+      .name = "grpc",
+      .transport = NewGrpcTransport({.channels = {NewDataChannel(address, shown), NewDataChannel(address, shown)},
+                                     .incarnation = request.attachment->incarnation,
+                                     .worker_id = request.attachment->worker_id,
+                                     .model = request.model,
+                                     .wire_dtype = request.attachment->run.precision.wire,
+                                     .on_failure = request.on_failure})};
 }
 
 }  // namespace
 
-DaemonConnections ConnectionsTo(std::string address, std::shared_ptr<grpc::ChannelCredentials> credentials) {
+DaemonConnections ConnectionsTo(std::string address, CredentialsSource credentials) {
   return {
       .open_control =
           [address, credentials](const Attachment& attachment, ControlCallbacks callbacks) {
-            return OpenGrpcControl(address, attachment, std::move(callbacks), credentials);
+            return OpenGrpcControl(address, attachment, std::move(callbacks), credentials());
           },
       .open_transport = [address, credentials](
                             const TransportRequest& request) { return OpenTransport(address, credentials, request); }};

@@ -11,9 +11,9 @@
 #include "common/model/model_spec.h"
 #include "common/spec/run_config.h"
 #include "gpu_worker/transport/control.h"
+#include "gpu_worker/transport/grpc_channel.h"
 #include "gpu_worker/transport/grpc_control.h"
 #include "gpu_worker/transport/transport.h"
-#include "grpcpp/security/credentials.h"
 
 namespace eps::worker {
 
@@ -42,8 +42,8 @@ struct DaemonConnections {
   std::function<absl::StatusOr<NamedTransport>(const TransportRequest& request)> open_transport;
 };
 
-// The daemon at `address` (HOST:PORT). Null credentials: in plaintext.
-DaemonConnections ConnectionsTo(std::string address, std::shared_ptr<grpc::ChannelCredentials> credentials);
+// The daemon at `address` (HOST:PORT).
+DaemonConnections ConnectionsTo(std::string address, CredentialsSource credentials);
 
 }  // namespace eps::worker
 

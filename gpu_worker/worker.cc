@@ -88,7 +88,7 @@ absl::Status RunWorker(const WorkerOptions& user_options) {
        .reconnect = options.reconnect,
        .attach =
            [&](absl::Duration timeout) {
-             return GrpcAttach(options.address, introduction, timeout, options.credentials);
+             return GrpcAttach(options.address, introduction, timeout, options.credentials());
            },
        .run_session = run_session,
        .on_lost =

@@ -34,7 +34,7 @@
 #include "common/base/status_macros.h"
 #include "common/base/thread.h"
 #include "common/base/version.h"
-#include "common/grpc/credentials.h"
+#include "common/grpc/client_credentials.h"
 #include "common/grpc/door_flags.h"
 #include "common/grpc/grpc_log.h"
 #include "common/grpc/page_advice.h"
@@ -227,7 +227,9 @@ absl::StatusOr<OpenedFiles> OpenFiles(const Flags& flags, WorkerOptions& options
     options.profile = std::make_shared<const Profile>(std::move(profile));
     options.profile_file = chosen;
   }
-  EPS_ASSIGN_OR_RETURN(options.credentials, NewChannelCredentials(flags.doors, options.address, absl::Now()));
+  EPS_ASSIGN_OR_RETURN(const std::shared_ptr<ClientKeys> keys,
+                       ClientKeys::Open(flags.doors, options.address, absl::Now()));
+  options.credentials = [keys] { return keys->Credentials(); };
   OpenedFiles files;
   if (!flags.digest_file.empty()) {
     EPS_ASSIGN_OR_RETURN(files.digests, ForwardLog::Open(flags.digest_file));

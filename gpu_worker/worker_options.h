@@ -15,7 +15,7 @@
 #include "gpu_worker/plan/profile.h"
 #include "gpu_worker/plan/schedule.h"
 #include "gpu_worker/relay/forward_witness.h"
-#include "grpcpp/security/credentials.h"
+#include "gpu_worker/transport/grpc_channel.h"
 
 namespace eps::worker {
 
@@ -26,8 +26,8 @@ struct WorkerHooks {
 };
 
 struct WorkerOptions {
-  std::string address;                                              // HOST:PORT of the daemon
-  std::shared_ptr<grpc::ChannelCredentials> credentials = nullptr;  // what it is shown; null: nothing, in plaintext
+  std::string address;  // HOST:PORT of the daemon
+  CredentialsSource credentials = NoCredentials;
   std::string device = "cpu";
   // The arena's cap. 0: what the plan can use, at most the device's default (DeviceBackend), which is its part of half of
   // the free memory (cpu), or of nine tenths of the GPU's (cuda).

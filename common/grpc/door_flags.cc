@@ -21,8 +21,10 @@ void AddServerDoorFlags(CLI::App& app, ServerDoors& doors) {
   certificate->needs(key);
   AddFile(app, "--tls-client-ca", doors.client_ca_file, "Only peers with a certificate that this CA signed are let in")
       ->needs(certificate);
-  AddFile(app, "--token-file", doors.token_file,
-          "Only calls that carry the token of this file are answered; mode 0600")
+  AddFile(
+      app, "--token-file", doors.token_file,
+      "Only calls that carry a token of this file are answered: a line each, TOKEN, or TOKEN with its role, viewer, "
+      "worker or operator; mode 0600")
       ->take_last();  // of a unit, which gives one, and of its FLAGS, which may give another
 }
 

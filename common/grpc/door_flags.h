@@ -1,7 +1,7 @@
 #ifndef EPS_COMMON_GRPC_DOOR_FLAGS_H_
 #define EPS_COMMON_GRPC_DOOR_FLAGS_H_
 
-#include "common/grpc/credentials.h"
+#include "common/grpc/doors.h"
 
 namespace CLI {
 class App;

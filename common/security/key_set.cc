@@ -164,8 +164,16 @@ absl::StatusOr<KeySet> MakeKeySet(const KeySetOptions& options) {
   EPS_RETURN_IF_ERROR(ToPem(ca, &set.ca_certificate, nullptr));
   EPS_RETURN_IF_ERROR(ToPem(server, &set.server_certificate, &set.server_key));
   EPS_RETURN_IF_ERROR(ToPem(client, &set.client_certificate, &set.client_key));
-  EPS_ASSIGN_OR_RETURN(set.token, NewToken());
+  for (std::string* token : {&set.operator_token, &set.worker_token, &set.viewer_token}) {
+    EPS_ASSIGN_OR_RETURN(*token, NewToken());
+  }
   return set;
+}
+
+std::string KeySet::TokenLines() const {
+  return absl::StrCat(operator_token, " ", RoleName(Role::kOperator), "\n",  //
+                      worker_token, " ", RoleName(Role::kWorker), "\n",      //
+                      viewer_token, " ", RoleName(Role::kViewer), "\n");
 }
 
 }  // namespace eps

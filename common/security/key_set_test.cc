@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/time/clock.h"
@@ -12,6 +13,7 @@
 #include "common/security/certificates.h"
 #include "common/security/openssl_ptr.h"
 #include "common/security/secret_file.h"
+#include "common/security/token.h"
 #include "common/testing/status_matchers.h"
 #include "common/testing/temp_dir.h"
 #include "gtest/gtest.h"
@@ -66,7 +68,21 @@ TEST_F(KeySetTest, ACertificateOfAnotherSetIsNone) {
   const KeySet set = Make(), other = Make();
   EXPECT_NE(Verify(other.server_certificate, set.ca_certificate, X509_PURPOSE_SSL_SERVER), X509_V_OK);
   EXPECT_NE(Verify(other.client_certificate, set.ca_certificate, X509_PURPOSE_SSL_CLIENT), X509_V_OK);
-  EXPECT_NE(set.token, other.token);
+  EXPECT_NE(set.operator_token, other.operator_token);
+}
+
+TEST_F(KeySetTest, EachRoleHasATokenAndTheDaemonKnowsThem) {
+  const KeySet set = Make();
+  const TempDir dir;
+  ASSERT_OK(WriteSecretFile(dir.File("tokens"), set.TokenLines()));
+  ASSERT_OK_AND_ASSIGN(const std::vector<KnownToken> known, ReadTokens(dir.File("tokens")));
+  ASSERT_EQ(known.size(), 3u);
+  EXPECT_EQ(known[0].token, set.operator_token);
+  EXPECT_EQ(known[0].role, Role::kOperator);
+  EXPECT_EQ(known[1].token, set.worker_token);
+  EXPECT_EQ(known[1].role, Role::kWorker);
+  EXPECT_EQ(known[2].token, set.viewer_token);
+  EXPECT_EQ(known[2].role, Role::kViewer);
 }
 
 TEST_F(KeySetTest, TheServersCertificateNamesItsHosts) {

@@ -1,6 +1,8 @@
 #include "common/security/token.h"
 
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "common/security/secret_file.h"
@@ -34,6 +36,34 @@ TEST(TokenTest, OnlyTheSameTokensAreEqual) {
   EXPECT_FALSE(TokensEqual(token, ""));
 }
 
+TEST(TokenTest, AFileSaysWhomADaemonLetsInAndAClientShowsTheFirst) {
+  const TempDir dir;
+  const std::string a(43, 'a'), b(64, 'b'), c(50, 'c');
+  ASSERT_OK(WriteSecretFile(dir.File("tokens"),
+                            "# who is let in\n\n" + a + " worker\n  " + b + "\tviewer \r\n" + c + "\n#" + a));
+  ASSERT_OK_AND_ASSIGN(const std::vector<KnownToken> tokens, ReadTokens(dir.File("tokens")));
+  ASSERT_EQ(tokens.size(), 3u);
+  EXPECT_EQ(tokens[0].token, a);
+  EXPECT_EQ(tokens[0].role, Role::kWorker);
+  EXPECT_EQ(tokens[1].token, b);
+  EXPECT_EQ(tokens[1].role, Role::kViewer);
+  EXPECT_EQ(tokens[2].token, c);
+  EXPECT_EQ(tokens[2].role, Role::kOperator);  // as all were before there were roles
+  ASSERT_OK_AND_ASSIGN(const std::string shown, ReadTokenFile(dir.File("tokens")));
+  EXPECT_EQ(shown, a);
+}
+
+TEST(TokenTest, AFileHoldsSoManyTokensAndNoMore) {
+  const TempDir dir;
+  std::string lines;
+  for (int i = 0; i < 256; ++i) lines += std::string(43, 'x') + std::to_string(i) + "\n";
+  ASSERT_OK(WriteSecretFile(dir.File("most"), lines));
+  ASSERT_OK_AND_ASSIGN(const std::vector<KnownToken> tokens, ReadTokens(dir.File("most")));
+  EXPECT_EQ(tokens.size(), 256u);
+  ASSERT_OK(WriteSecretFile(dir.File("more"), lines + std::string(43, 'y')));
+  EXPECT_THAT(ReadTokens(dir.File("more")).status(), StatusIs(StatusCode::kInvalidArgument, "more:257: more than 256"));
+}
+
 TEST(TokenTest, AFileHoldsOneToken) {
   const TempDir dir;
   ASSERT_OK_AND_ASSIGN(const std::string token, NewToken());
@@ -52,7 +82,10 @@ TEST(TokenTest, WhatIsNoTokenIsRefusedAndNotRepeated) {
                                                      {"two", secret + "\n" + secret + "\n"},
                                                      {"space", secret + " " + secret},
                                                      {"control", secret + std::string(1, '\1')},
-                                                     {"leading", "\n" + secret}};
+                                                     {"role", secret + " Worker"},
+                                                     {"roles", secret + " worker viewer"},
+                                                     {"second", std::string(43, 'a') + "\n" + secret + " no role"},
+                                                     {"none", "# " + secret + "\n"}};
   for (const auto& [name, content] : bad) {
     ASSERT_OK(WriteSecretFile(dir.File(name), content));
     const absl::Status status = ReadTokenFile(dir.File(name)).status();

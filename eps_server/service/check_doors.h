@@ -3,7 +3,7 @@
 
 #include "absl/status/status.h"
 #include "common/base/listen_address.h"
-#include "common/grpc/credentials.h"
+#include "common/grpc/doors.h"
 
 namespace eps::server {
 

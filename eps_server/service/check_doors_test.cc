@@ -2,7 +2,7 @@
 
 #include "absl/status/status.h"
 #include "common/base/listen_address.h"
-#include "common/grpc/credentials.h"
+#include "common/grpc/doors.h"
 #include "common/testing/status_matchers.h"
 #include "gtest/gtest.h"
 

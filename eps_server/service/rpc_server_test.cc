@@ -17,13 +17,16 @@
 #include "absl/time/time.h"
 #include "common/base/file_util.h"
 #include "common/grpc/byte_buffers.h"
-#include "common/grpc/credentials.h"
+#include "common/grpc/client_credentials.h"
+#include "common/grpc/server_credentials.h"
+#include "common/grpc/server_keys.h"
 #include "common/security/key_set.h"
 #include "common/security/secret_file.h"
 #include "common/testing/bare_client.h"
 #include "common/testing/status_matchers.h"
 #include "common/testing/temp_dir.h"
 #include "eps_server/service/data_service.h"
+#include "eps_server/service/method_roles.h"
 #include "grpcpp/create_channel.h"
 #include "grpcpp/impl/codegen/client_unary_call.h"
 #include "grpcpp/impl/codegen/rpc_method.h"
@@ -48,7 +51,7 @@ struct Keys {
     server_key = Write("server.key", set.server_key);
     client_certificate = Write("client.crt", set.client_certificate);
     client_key = Write("client.key", set.client_key);
-    token = Write("token", set.token);
+    token = Write("token", set.operator_token);
   }
   std::string Write(const std::string& name, const std::string& content) {
     EXPECT_OK(WriteSecretFile(dir.File(name), content));
@@ -64,10 +67,11 @@ class RpcServerTest : public testing::Test {
   void Start(const ServerDoors& doors, RpcLimits limits = {}, absl::Time then = absl::Now()) {
     std::vector<std::unique_ptr<grpc::Service>> services;
     services.push_back(NewDataService({.incarnation = 1, .model = &model_}));
-    auto credentials = NewServerCredentials(doors, then);
-    ASSERT_OK(credentials.status());
+    auto watch = ServerKeysWatch::Begin(doors, then, /*every=*/absl::InfiniteDuration());
+    ASSERT_OK(watch.status());
+    watch_ = *std::move(watch);
     auto server = RpcServer::Start({.host = "127.0.0.1", .port = 0}, std::move(services), 1 << 20,
-                                   {.credentials = *credentials, .limits = limits});
+                                   {.credentials = NewServerCredentials(watch_, RoleOfMethod), .limits = limits});
     ASSERT_OK(server.status());
     server_ = *std::move(server);
   }
@@ -124,7 +128,19 @@ class RpcServerTest : public testing::Test {
     return doors;
   }
 
+  // What a thread does in a daemon: a change is taken when it is still there at the next look.
+  void LookAtFiles() {
+    watch_->Look(absl::Now());
+    watch_->Look(absl::Now());
+  }
+  static void Replace(const std::string& file, const std::string& with) {
+    const std::string content = ReadFile(with).value();
+    ASSERT_EQ(unlink(file.c_str()), 0);
+    ASSERT_OK(WriteSecretFile(file, content));
+  }
+
   const ModelSpec model_{};
+  std::shared_ptr<ServerKeysWatch> watch_;
   std::unique_ptr<RpcServer> server_;
   Keys keys_;
 };
@@ -193,8 +209,7 @@ TEST_F(DoorTest, AServerOfAnotherNameIsNotBelieved) {
 TEST_F(DoorTest, AnExpiredServerIsNotBelieved) {
   const Keys expired({"127.0.0.1"}, absl::Now() - absl::Hours(1));
   const absl::Time then = absl::Now() - absl::Hours(50);
-  EXPECT_THAT(NewServerCredentials(WithTls(expired), absl::Now()),
-              StatusIs(absl::StatusCode::kInvalidArgument, "expired"));
+  EXPECT_THAT(ReadServerKeys(WithTls(expired), absl::Now()), StatusIs(absl::StatusCode::kInvalidArgument, "expired"));
   Start(WithTls(expired), {}, then);
   EXPECT_EQ(Ask({.ca_file = expired.ca}, then).error_code(), StatusCode::UNAVAILABLE);
 }
@@ -265,10 +280,108 @@ TEST_F(DoorTest, NothingIsSaidToAnotherMachineInPlaintext) {
 
 TEST_F(DoorTest, FilesThatOthersMayReadOpenNothing) {
   ASSERT_EQ(chmod(keys_.token.c_str(), 0644), 0);
-  EXPECT_THAT(NewServerCredentials({.token_file = keys_.token}, absl::Now()),
+  EXPECT_THAT(ReadServerKeys({.token_file = keys_.token}, absl::Now()),
               StatusIs(absl::StatusCode::kFailedPrecondition, "chmod 600 " + keys_.token));
   EXPECT_THAT(NewChannelCredentials({.ca_file = keys_.ca, .token_file = keys_.token}, "node7:1", absl::Now()),
               StatusIs(absl::StatusCode::kFailedPrecondition, "chmod 600 " + keys_.token));
+}
+
+TEST_F(DoorTest, ACallWantsATokenWhoseRoleMayMakeIt) {
+  const std::string viewer(50, 'v'), worker(50, 'w'), any(50, 'o');
+  Start({.token_file = keys_.Write("tokens", viewer + " viewer\n" + worker + " worker\n" + any + "\n")});
+  const auto code_of_push = [this](const std::string& token) {
+    const auto channel = Channel({.token_file = keys_.Write("shown-" + token.substr(0, 1), token)});
+    EXPECT_EQ(Ask(channel).error_code(), StatusCode::OK) << token;
+    grpc::ClientContext context;
+    return proto::DataPlane::NewStub(channel)->Push(&context)->Finish();
+  };
+  const grpc::Status refused = code_of_push(viewer);
+  EXPECT_EQ(refused.error_code(), StatusCode::PERMISSION_DENIED);
+  EXPECT_EQ(refused.error_message(), "the token is a viewer's, and /eps.proto.DataPlane/Push wants a worker's");
+  // Let in, they hear that nothing is trained here.
+  EXPECT_NE(code_of_push(worker).error_code(), StatusCode::PERMISSION_DENIED);
+  EXPECT_NE(code_of_push(any).error_code(), StatusCode::PERMISSION_DENIED);
+}
+
+TEST_F(DoorTest, NewConnectionsGoByTheCertificatesThatThereAreByThenAndOpenOnesStay) {
+  const Keys renewed;
+  Start(WithClientCa(WithTls(keys_), keys_));
+  const auto doors_of = [](const Keys& keys) {
+    return ClientDoors{.ca_file = keys.ca, .certificate_file = keys.client_certificate, .key_file = keys.client_key};
+  };
+  const Keys before;  // what the old ones were, for who was not told
+  for (const auto& [file, from] : {std::pair(before.ca, keys_.ca),
+                                   {before.client_certificate, keys_.client_certificate},
+                                   {before.client_key, keys_.client_key}}) {
+    Replace(file, from);
+  }
+  const auto open = Channel(doors_of(before));
+  ASSERT_EQ(Ask(open).error_code(), StatusCode::OK);
+  EXPECT_EQ(Ask(doors_of(renewed)).error_code(), StatusCode::UNAVAILABLE);
+
+  Replace(keys_.server_certificate, renewed.server_certificate);
+  LookAtFiles();
+  EXPECT_TRUE(watch_->is_stale());  // half of a set: its key is not there yet
+  EXPECT_EQ(Ask(doors_of(before)).error_code(), StatusCode::OK);
+
+  Replace(keys_.server_key, renewed.server_key);
+  Replace(keys_.ca, renewed.ca);
+  LookAtFiles();
+  EXPECT_FALSE(watch_->is_stale());
+  EXPECT_EQ(Ask(doors_of(renewed)).error_code(), StatusCode::OK);
+  EXPECT_EQ(Ask(doors_of(before)).error_code(), StatusCode::UNAVAILABLE);
+  EXPECT_EQ(Ask(open).error_code(), StatusCode::OK);
+
+  std::vector<std::unique_ptr<grpc::Service>> services;
+  services.push_back(NewDataService({.incarnation = 2, .model = &model_}));
+  ASSERT_OK(server_->Replace(std::move(services), 1 << 20));
+  EXPECT_EQ(Ask(doors_of(renewed)).error_code(), StatusCode::OK);
+  EXPECT_EQ(Ask(doors_of(before)).error_code(), StatusCode::UNAVAILABLE);
+}
+
+TEST_F(DoorTest, CallsGoByTheTokensThatThereAreByThenAlsoOnOpenConnections) {
+  Start(WithToken(WithTls(keys_), keys_));
+  const std::string old_token = ReadFile(keys_.token).value(), new_token(43, 'n');
+  const auto channel = Channel({.ca_file = keys_.ca});
+  const auto ask = [&](const std::string& token) { return Ask(channel, "Bearer " + token).error_code(); };
+  const auto let_in = [&](const std::string& lines) {
+    Replace(keys_.token, keys_.Write("next", lines));
+    ASSERT_EQ(unlink(keys_.dir.File("next").c_str()), 0);
+    LookAtFiles();
+  };
+  EXPECT_EQ(ask(old_token), StatusCode::OK);
+  EXPECT_EQ(ask(new_token), StatusCode::UNAUTHENTICATED);
+  let_in(new_token + "\n" + old_token + "\n");
+  EXPECT_EQ(ask(old_token), StatusCode::OK);
+  EXPECT_EQ(ask(new_token), StatusCode::OK);
+  let_in(new_token + "\n");
+  EXPECT_EQ(ask(old_token), StatusCode::UNAUTHENTICATED);
+  EXPECT_EQ(ask(new_token), StatusCode::OK);
+  let_in("");  // nobody is not whom it lets in: those from before go on
+  EXPECT_TRUE(watch_->is_stale());
+  EXPECT_EQ(ask(new_token), StatusCode::OK);
+}
+
+TEST_F(DoorTest, AClientShowsWhatItsFilesHoldByThen) {
+  const Keys renewed;
+  Start(WithToken(WithClientCa(WithTls(renewed), renewed), renewed));
+  // It has the old keys, and hears of the new ones later.
+  ASSERT_OK_AND_ASSIGN(const auto shown, ClientKeys::Open({.ca_file = keys_.ca,
+                                                           .certificate_file = keys_.client_certificate,
+                                                           .key_file = keys_.client_key,
+                                                           .token_file = keys_.token},
+                                                          server_->address(), absl::Now()));
+  EXPECT_EQ(Ask(Connect(shown->Credentials())).error_code(), StatusCode::UNAVAILABLE);
+  Replace(keys_.ca, renewed.ca);
+  Replace(keys_.client_certificate, renewed.client_certificate);
+  // Its key is not there yet: the old set goes on.
+  EXPECT_EQ(Ask(Connect(shown->Credentials())).error_code(), StatusCode::UNAVAILABLE);
+  Replace(keys_.client_key, renewed.client_key);
+  const auto channel = Connect(shown->Credentials());
+  EXPECT_EQ(Ask(channel).error_code(), StatusCode::UNAUTHENTICATED);  // the token is the old one
+  Replace(keys_.token, renewed.token);
+  const absl::Time deadline = absl::Now() + absl::Seconds(20);  // looked at once a second
+  while (Ask(channel).error_code() != StatusCode::OK) ASSERT_LT(absl::Now(), deadline);
 }
 
 using LimitTest = RpcServerTest;

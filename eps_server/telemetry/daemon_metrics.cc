@@ -300,6 +300,11 @@ constexpr MetricSpec kCertificateExpiry{
     .help =
         "When the first of the daemon's certificates expires, in seconds since 1970-01-01 UTC: "
         "those in --tls-cert, and --tls-client-ca where it holds one alone; no sample without TLS."};
+constexpr MetricSpec kKeysStale{
+    .name = "eps_keys_stale",
+    .help =
+        "1 while the files of certificates or tokens have changed, and cannot be taken as they are: the log says "
+        "why (keys_not_reloaded), and those from before go on."};
 
 constexpr const MetricSpec* kTable[] = {
     &kStart,
@@ -376,6 +381,7 @@ constexpr const MetricSpec* kTable[] = {
     &kCheckpointFailing,
     &kCheckpointWriting,
     &kCertificateExpiry,
+    &kKeysStale,
 };
 
 void SetProgress(const DaemonView& view, MetricPage& page) {
@@ -536,6 +542,7 @@ std::string DaemonMetricsText(const DaemonView& view, double start_seconds) {
     SetWorkers(view.status, page);
     SetCounts(view.status.counts, page);
     SetCheckpoints(view, page);
+    page.Set(kKeysStale, view.keys_are_stale ? 1 : 0);
   }
   return page.Text();
 }

@@ -47,6 +47,7 @@ DaemonView Training() {
   view.waiting_pulls = 6;
   view.checkpoint_buffer_bytes = 512;
   view.certificate_expiry_seconds = 2e9;
+  view.keys_are_stale = true;
   view.offloaded_bytes = 3000;
   view.paging = {.read_bytes = 5000, .written_bytes = 4000, .wait_seconds = 1.25};
   view.start_work = {.done_bytes = 3, .total_bytes = 4};
@@ -140,6 +141,7 @@ TEST(DaemonMetricsTest, ShowsWhatTheRunSays) {
                            "eps_checkpoint_failing 0\n",
                            "eps_checkpoint_writing_seconds 1.5\n",
                            "eps_certificate_expiry_time_seconds 2000000000\n",
+                           "eps_keys_stale 1\n",
                            "eps_start_done_bytes 3\n",
                            "eps_start_total_bytes 4\n",
                            "eps_run_steps 10\n",

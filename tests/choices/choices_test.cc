@@ -81,7 +81,7 @@ absl::Status Work(const std::string& address, const Algorithms& algorithms) {
   auto answer = worker::GrpcAttach(
       address, {.device_name = "cuda:0", .device_model = kModel, .device_cap_bytes = 64 << 20}, absl::Seconds(10));
   if (!answer.ok()) return answer.status();
-  return worker::RunSession(options, Emulated(algorithms), worker::ConnectionsTo(address, nullptr),
+  return worker::RunSession(options, Emulated(algorithms), worker::ConnectionsTo(address, worker::NoCredentials),
                             std::get<worker::Attachment>(*std::move(answer)), **page)
       .status;
 }

@@ -18,7 +18,8 @@ from prometheus import free_port
 
 RECIPE = Path(__file__).resolve().parents[2] / "deploy" / "kubernetes"
 # What `eps keys` writes, and whom the daemon's certificate is for.
-MADE_BY_KEYS = {"ca.crt", "server.crt", "server.key", "client.crt", "client.key", "token"}
+MADE_BY_KEYS = {"ca.crt", "server.crt", "server.key", "client.crt", "client.key", "token", "tokens", "viewer.token",
+                "worker.token"}
 
 
 def objects():
@@ -106,7 +107,7 @@ class KubernetesTest(ByHandTest):
         for job, probes in (("eps-server", ("startupProbe", "livenessProbe", "readinessProbe")),
                             ("eps-worker", ("livenessProbe",))):
             self.assertEqual({probe: self.probe(job, probe) for probe in probes}, dict.fromkeys(probes, 200), job)
-        self.assertRegex(self.log(daemon), "doors .*tls=yes client_certificates=yes token=yes")
+        self.assertRegex(self.log(daemon), "doors .*tls=yes client_certificates=yes tokens=3")
         daemon.kill()
         self.assertEqual(daemon.wait(), -signal.SIGKILL, "it was done before it could be killed")
         again = self.serve("eps-server", "eps-server")

@@ -1,0 +1,163 @@
+#include "common/grpc/client_credentials.h"
+
+#include <map>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "common/base/host.h"
+#include "common/base/log.h"
+#include "common/base/monotonic_clock.h"
+#include "common/base/status_macros.h"
+#include "common/grpc/authorization.h"
+#include "common/grpc/expiry_warning.h"
+#include "common/security/certificates.h"
+#include "common/security/token.h"
+
+namespace eps {
+namespace {
+
+constexpr absl::Duration kLookAgain =
+    absl::Seconds(1);  // a token's file is looked at no more often, whatever the calls
+
+}  // namespace
+
+// The token of a file, as that is. Threads: safe
+class ShownToken {
+ public:
+  ShownToken(std::string file, FileStamps stamps, std::string token)
+      : file_(std::move(file)), stamps_(std::move(stamps)), token_(std::move(token)) {}
+
+  // The next call is shown what the file holds by then.
+  void LookAgain() {
+    const MutexLock lock(mu_);
+    look_again_ = -absl::InfiniteDuration();
+  }
+
+  std::string Now() {
+    const MutexLock lock(mu_);
+    const absl::Duration now = SteadyNow();
+    if (now < look_again_) return token_;
+    look_again_ = now + kLookAgain;
+    is_to_read_ |= stamps_.Changed();
+    if (!is_to_read_) return token_;
+    absl::StatusOr<std::string> read = ReadTokenFile(file_);
+    if (read.ok()) {
+      is_to_read_ = false;
+      refusal_.clear();
+      token_ = *std::move(read);
+    } else if (refusal_ != read.status().message()) {
+      refusal_ = std::string(read.status().message());
+      LogWarning("token_not_reloaded", {{"reason", refusal_}, {"until_then", "the token from before is shown"}});
+    }
+    return token_;
+  }
+
+ private:
+  const std::string file_;
+  Mutex mu_;
+  FileStamps stamps_ ABSL_GUARDED_BY(mu_);
+  bool is_to_read_ ABSL_GUARDED_BY(mu_) = false;
+  absl::Duration look_again_ ABSL_GUARDED_BY(mu_) = -absl::InfiniteDuration();
+  std::string refusal_ ABSL_GUARDED_BY(mu_);  // what the log has said
+  std::string token_ ABSL_GUARDED_BY(mu_);
+};
+
+namespace {
+
+// Shows the token with every call.
+class TokenBearer final : public grpc::MetadataCredentialsPlugin {
+ public:
+  explicit TokenBearer(std::shared_ptr<ShownToken> token) : token_(std::move(token)) {}
+  bool IsBlocking() const override { return false; }
+  grpc::Status GetMetadata(grpc::string_ref, grpc::string_ref, const grpc::AuthContext&,
+                           std::multimap<std::string, std::string>* metadata) override {
+    metadata->emplace(kAuthorizationHeader, absl::StrCat(kBearer, token_->Now()));
+    return grpc::Status::OK;
+  }
+  std::string DebugString() override { return "token"; }
+
+ private:
+  const std::shared_ptr<ShownToken> token_;
+};
+
+}  // namespace
+
+absl::StatusOr<std::shared_ptr<ClientKeys>> ClientKeys::Open(const ClientDoors& doors, const std::string& address,
+                                                             absl::Time now) {
+  if (doors.ca_file.empty() && !IsLoopbackHost(HostOf(address))) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--connect ", address,
+                     " is not this machine, and without TLS nothing is said to another: give "
+                     "--tls-ca FILE (and --token-file, or --tls-cert and --tls-key, as the daemon asks)"));
+  }
+  // Before the files are read: what is written meanwhile is a change.
+  FileStamps of_token({doors.token_file}), of_certificates({doors.ca_file, doors.certificate_file, doors.key_file});
+  std::shared_ptr<ShownToken> token;
+  if (!doors.token_file.empty()) {
+    EPS_ASSIGN_OR_RETURN(std::string read, ReadTokenFile(doors.token_file));
+    token = std::make_shared<ShownToken>(doors.token_file, std::move(of_token), std::move(read));
+  }
+  std::shared_ptr<ClientKeys> keys(new ClientKeys(doors, std::move(of_certificates), std::move(token)));
+  EPS_ASSIGN_OR_RETURN(auto made, keys->Make(now));
+  const MutexLock lock(keys->mu_);
+  keys->made_ = std::move(made);
+  return keys;
+}
+
+ClientKeys::ClientKeys(const ClientDoors& doors, FileStamps stamps, std::shared_ptr<ShownToken> token)
+    : doors_(doors), token_(std::move(token)), stamps_(std::move(stamps)) {}
+
+ClientKeys::~ClientKeys() = default;
+
+std::shared_ptr<grpc::ChannelCredentials> ClientKeys::Credentials() {
+  if (token_ != nullptr) token_->LookAgain();
+  const MutexLock lock(mu_);
+  is_to_read_ |= stamps_.Changed();
+  if (!is_to_read_) return made_;
+  absl::StatusOr<std::shared_ptr<grpc::ChannelCredentials>> made = Make(absl::Now());
+  if (made.ok()) {
+    is_to_read_ = false;
+    made_ = *std::move(made);
+    LogInfo("keys_reloaded");
+  } else {
+    LogWarning("keys_not_reloaded",
+               {{"reason", made.status().message()}, {"until_then", "the keys from before are shown"}});
+  }
+  return made_;
+}
+
+absl::StatusOr<std::shared_ptr<grpc::ChannelCredentials>> ClientKeys::Make(absl::Time now) const {
+  std::shared_ptr<grpc::ChannelCredentials> credentials;
+  if (!doors_.ca_file.empty()) {
+    grpc::SslCredentialsOptions options;
+    EPS_ASSIGN_OR_RETURN(CaCertificates ca, LoadCa(doors_.ca_file, now));
+    WarnIfExpiresSoon(doors_.ca_file, ca.expires, now);
+    options.pem_root_certs = std::move(ca.pem);
+    if (!doors_.certificate_file.empty()) {
+      EPS_ASSIGN_OR_RETURN(KeyPair pair, LoadKeyPair(doors_.certificate_file, doors_.key_file, now));
+      WarnIfExpiresSoon(doors_.certificate_file, pair.expires, now);
+      options.pem_private_key = std::move(pair.key);
+      options.pem_cert_chain = std::move(pair.certificate);
+    }
+    credentials = grpc::SslCredentials(options);
+  } else if (token_ != nullptr) {
+    // Plaintext that can carry a token; gRPC refuses to send it if the name turns out to be another machine's.
+    credentials = grpc::experimental::LocalCredentials(LOCAL_TCP);
+  } else {
+    return grpc::InsecureChannelCredentials();
+  }
+  if (token_ == nullptr) return credentials;
+  const grpc_security_level needed = doors_.ca_file.empty() ? GRPC_SECURITY_NONE : GRPC_PRIVACY_AND_INTEGRITY;
+  return grpc::CompositeChannelCredentials(
+      credentials, grpc::experimental::MetadataCredentialsFromPlugin(std::make_unique<TokenBearer>(token_), needed));
+}
+
+absl::StatusOr<std::shared_ptr<grpc::ChannelCredentials>> NewChannelCredentials(const ClientDoors& doors,
+                                                                                const std::string& address,
+                                                                                absl::Time now) {
+  EPS_ASSIGN_OR_RETURN(const std::shared_ptr<ClientKeys> keys, ClientKeys::Open(doors, address, now));
+  return keys->Credentials();
+}
+
+}  // namespace eps

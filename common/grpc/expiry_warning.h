@@ -1,0 +1,19 @@
+#ifndef EPS_COMMON_GRPC_EXPIRY_WARNING_H_
+#define EPS_COMMON_GRPC_EXPIRY_WARNING_H_
+
+#include <string>
+
+#include "absl/time/time.h"
+#include "common/base/log.h"
+
+namespace eps {
+
+// Warns in the log of a certificate that ends within two weeks.
+inline void WarnIfExpiresSoon(const std::string& file, absl::Time expires, absl::Time now) {
+  if (expires - now > absl::Hours(14 * 24)) return;
+  LogWarning("certificate_expires_soon", {{"file", file}, {"hours_left", absl::ToInt64Hours(expires - now)}});
+}
+
+}  // namespace eps
+
+#endif  // EPS_COMMON_GRPC_EXPIRY_WARNING_H_
