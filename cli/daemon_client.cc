@@ -194,22 +194,27 @@ absl::StatusOr<Reply> Call(proto::Control::Stub& stub,
   return reply;
 }
 
+// Once more over a new connection, where one breaks.
+template <typename Request>
+absl::StatusOr<proto::StatusReply> AskForStatus(proto::Control::Stub& stub,
+                                                grpc::Status (proto::Control::Stub::*method)(grpc::ClientContext*,
+                                                                                             const Request&,
+                                                                                             proto::StatusReply*),
+                                                const Request& request, absl::Duration timeout) {
+  absl::StatusOr<proto::StatusReply> reply = Call(stub, method, request, timeout);
+  const bool has_broken = absl::IsUnavailable(reply.status()) || absl::IsCancelled(reply.status());
+  return has_broken ? Call(stub, method, request, timeout) : reply;
+}
+
 }  // namespace
 
 absl::StatusOr<proto::StatusReply> DaemonClient::Status(absl::Duration timeout) {
-  return Ask(proto::StatusRequest(), timeout);
+  return AskForStatus(*stub_, &proto::Control::Stub::GetStatus, proto::StatusRequest(), timeout);
 }
 
-absl::StatusOr<proto::StatusReply> DaemonClient::Status(const proto::WorkerStarter& starter, absl::Duration timeout) {
-  proto::StatusRequest request;
-  *request.mutable_starter() = starter;
-  return Ask(request, timeout);
-}
-
-absl::StatusOr<proto::StatusReply> DaemonClient::Ask(const proto::StatusRequest& request, absl::Duration timeout) {
-  absl::StatusOr<proto::StatusReply> reply = Call(*stub_, &proto::Control::Stub::GetStatus, request, timeout);
-  const bool has_broken = absl::IsUnavailable(reply.status()) || absl::IsCancelled(reply.status());
-  return has_broken ? Call(*stub_, &proto::Control::Stub::GetStatus, request, timeout) : reply;
+absl::StatusOr<proto::StatusReply> DaemonClient::FollowOrders(const proto::WorkerStarter& starter,
+                                                              absl::Duration timeout) {
+  return AskForStatus(*stub_, &proto::Control::Stub::FollowOrders, starter, timeout);
 }
 
 absl::Status DaemonClient::ExpectWorkers(int workers, absl::Duration timeout) {

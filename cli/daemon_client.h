@@ -37,7 +37,7 @@ class DaemonClient {
   // Errors: UNAVAILABLE nobody listens · DEADLINE_EXCEEDED saying for how long nobody answered · the daemon's
   absl::StatusOr<proto::StatusReply> Status(absl::Duration timeout);
   // The same for who starts the daemon's workers.
-  absl::StatusOr<proto::StatusReply> Status(const proto::WorkerStarter& starter, absl::Duration timeout);
+  absl::StatusOr<proto::StatusReply> FollowOrders(const proto::WorkerStarter& starter, absl::Duration timeout);
   absl::Status ExpectWorkers(int workers, absl::Duration timeout);
   absl::StatusOr<proto::CheckpointReply> Checkpoint(absl::Duration timeout);
   absl::StatusOr<proto::StopReply> Stop(const std::string& reason, absl::Duration timeout);
@@ -47,8 +47,6 @@ class DaemonClient {
   proto::Control::Stub& stub() { return *stub_; }
 
  private:
-  absl::StatusOr<proto::StatusReply> Ask(const proto::StatusRequest& request, absl::Duration timeout);
-
   std::shared_ptr<proto::Control::Stub> stub_;
 };
 

@@ -84,7 +84,7 @@ absl::StatusOr<std::vector<Finding>> CheckRunOfFlags(const DoctorFlags& flags, c
   if (worker.device_memory_bytes == 0) {
     findings.push_back({Verdict::kNote, "run: device",
                         absl::StrCat("a GPU's memory is seen by its worker alone; this run wants at least ",
-                                     FormatByteSize(plan->smallest_cap_bytes)),
+                                     FormatLeastByteSize(plan->smallest_cap_bytes)),
                         "give --device-memory, and it is looked at here"});
   }
   const int64_t keep = CheckpointsThatStay(plan->run);

@@ -27,7 +27,7 @@ class OrderFollower {
   // The newest order is given up: a worker cannot be started for it, or has ended before it was over. `why`: for
   // people, in ASCII from here on; no failure once there were enough.
   void GiveUp(const std::string& why);
-  // For StatusRequest.starter.
+  // For Control.FollowOrders.
   const proto::WorkerStarter& report() const { return report_; }
 
  private:

@@ -55,9 +55,10 @@ struct PlanFlags {
   bool json = false;
 };
 
-void Row(const std::string& what, int64_t num_bytes, const std::string& why) {
-  std::printf("  %-28s %14lld  %10s  %s\n", what.c_str(), static_cast<long long>(num_bytes),
-              FormatByteSize(num_bytes).c_str(), why.c_str());
+void Row(const std::string& what, int64_t num_bytes, const std::string& why,
+         std::string (*format)(int64_t) = FormatByteSize) {
+  std::printf("  %-28s %14lld  %10s  %s\n", what.c_str(), static_cast<long long>(num_bytes), format(num_bytes).c_str(),
+              why.c_str());
 }
 
 double PerParameter(int64_t num_bytes, const ModelSpec& model) {
@@ -164,7 +165,8 @@ void PrintForPeople(const WholePlan& plan) {
           : "the libraries' workspace; CUDA's context and code take more, which is not known before");
   Row("smallest device cap", plan.smallest_cap_bytes,
       DependsOnDepth(plan) ? "as relay and --host-memory say: it grows with the depth and the number of micro-batches"
-                           : "whatever the depth and the number of micro-batches");
+                           : "whatever the depth and the number of micro-batches",
+      FormatLeastByteSize);
   PrintStep(plan);
   std::printf("\nthe daemon:\n");
   for (const server::DaemonMemoryLine& line : server::Describe(plan.host)) Row(line.what, line.num_bytes, line.why);

@@ -238,7 +238,7 @@ SittingEnd Sitting::Watch() {
   client_.emplace(address_, *std::move(credentials));
   LogNotes notes(daemon_.log_path, daemon_.log_start);
   // From now on the daemon knows that somebody starts workers.
-  if (options_.follows_orders) client_->Status(orders_.report(), absl::Seconds(1)).IgnoreError();
+  if (options_.follows_orders) client_->FollowOrders(orders_.report(), absl::Seconds(1)).IgnoreError();
   int expected = options_.workers;  // as the daemon last took it
   while (true) {
     if (const std::optional<int> number = signals_.Wait(kPollInterval)) PassOn(*number);
@@ -249,7 +249,7 @@ SittingEnd Sitting::Watch() {
     if (!daemon_.running()) return DaemonEnded();
     NoteDeadWorkers();
     const absl::StatusOr<proto::StatusReply> status = options_.follows_orders
-                                                          ? client_->Status(orders_.report(), absl::Seconds(1))
+                                                          ? client_->FollowOrders(orders_.report(), absl::Seconds(1))
                                                           : client_->Status(absl::Seconds(1));
     replacements_.OnAnswer(status);
     while (replacements_.TakeOne(SteadyNow())) ReplaceWorker();  // before those that run are counted

@@ -56,7 +56,7 @@ absl::StatusOr<OpenedDoors> OpenDoors(const ListenAddress& listen, const DaemonO
   rpc.limits.keepalive_answer = std::max(rpc.limits.keepalive_answer, options.lease);
   LogInfo("doors", {{"tls", options.doors.tls() ? "yes" : "no"},
                     {"client_certificates", options.doors.client_ca_file.empty() ? "no" : "yes"},
-                    {"tokens", static_cast<int64_t>(keys->keys()->tokens.size())},
+                    {"tokens", static_cast<int64_t>(keys->tokens()->size())},
                     {"max_connections", rpc.limits.max_connections}});
   if (!options.doors.knows_peers()) {  // on loopback: elsewhere it would have been refused
     LogWarning("door_without_token",
@@ -70,7 +70,7 @@ absl::StatusOr<OpenedDoors> OpenDoors(const ListenAddress& listen, const DaemonO
 }
 
 void ShowKeys(const ServerKeysWatch& keys, DaemonView& view) {
-  const absl::Time expires = keys.keys()->expires();
+  const absl::Time expires = keys.certificates()->expires();
   if (expires != absl::InfiniteFuture())
     view.certificate_expiry_seconds = absl::ToDoubleSeconds(expires - absl::UnixEpoch());
   view.keys_are_stale = keys.is_stale();

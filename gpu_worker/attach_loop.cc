@@ -26,12 +26,20 @@ bool IsAnotherDaemon(const absl::Status& status) {
          absl::StrContains(status.message(), "is not in peer certificate");
 }
 
+// Other keys than the daemon's are shown, or expected.
+bool IsOfKeys(const absl::Status& status) {
+  return absl::IsUnauthenticated(status) || absl::IsPermissionDenied(status) || IsAnotherDaemon(status);
+}
+
 // One search for a daemon, from when it is away: what is said of it, and for how long it goes on.
 class Search {
  public:
   // `first_error`: what it is looked for because of; OK: for the first time.
   Search(const AttachLoopOptions& options, absl::Status first_error)
-      : options_(options), first_error_(std::move(first_error)), away_since_(options.clock()) {}
+      : options_(options),
+        was_attached_(!first_error.ok()),
+        first_error_(std::move(first_error)),
+        away_since_(options.clock()) {}
 
   absl::StatusOr<Attachment> Run() {
     for (absl::Duration wait = kFirstWait;; wait = std::min(wait * 2, kLongestWait)) {
@@ -42,7 +50,14 @@ class Search {
         options_.sleep(wait);
         continue;
       }
-      if (!MayAttachAnew(answer.status()) || IsAnotherDaemon(answer.status())) return NotOfTheDevice(answer.status());
+      // Whoever was let in before may be about to get the keys that the daemon came back with.
+      const bool may_get_keys = was_attached_ && IsOfKeys(answer.status());
+      if (may_get_keys) {
+        if (!IsOfKeys(first_error_)) says_next_ = options_.clock();  // whoever exchanges keys looks for this
+        first_error_ = answer.status();
+      } else if (!MayAttachAnew(answer.status()) || IsAnotherDaemon(answer.status())) {
+        return NotOfTheDevice(answer.status());
+      }
       if (std::exchange(is_starting_, false)) {
         away_since_ = options_.clock();
         says_next_ = away_since_;
@@ -79,12 +94,15 @@ class Search {
   }
 
   absl::Status NotReached() const {
-    return absl::UnavailableError(absl::StrCat("no daemon was reached at ", options_.address, " for ",
-                                               absl::ToInt64Seconds(options_.clock() - away_since_),
-                                               " s: ", first_error_.message()));
+    const bool is_kept_out = IsOfKeys(first_error_);
+    return absl::Status(
+        is_kept_out ? first_error_.code() : absl::StatusCode::kUnavailable,
+        absl::StrCat(is_kept_out ? "no daemon let it in at " : "no daemon was reached at ", options_.address, " for ",
+                     absl::ToInt64Seconds(options_.clock() - away_since_), " s: ", first_error_.message()));
   }
 
   const AttachLoopOptions& options_;
+  const bool was_attached_;
   absl::Status first_error_;
   absl::Duration away_since_;
   absl::Duration says_next_ = -absl::InfiniteDuration();

@@ -149,14 +149,41 @@ TEST_F(AttachLoopTest, AttemptsBecomeRarerAndTheLastOneMayWaitASecond) {
 }
 
 TEST_F(AttachLoopTest, WhatCannotHelpIsNotTriedAgain) {
-  for (const absl::Status& refusal :
-       {absl::UnauthenticatedError("no token"), absl::FailedPreconditionError("protocol_version"),
-        absl::UnavailableError("handshake: certificate verify failed")}) {
+  for (const absl::Status& refusal : {absl::UnauthenticatedError("no token"), absl::PermissionDeniedError("a viewer's"),
+                                      absl::FailedPreconditionError("protocol_version"),
+                                      absl::UnavailableError("handshake: certificate verify failed")}) {
     timeouts_.clear();
     answer_ = [&](int) -> Answer { return refusal; };
     EXPECT_EQ(Run(), refusal);
     EXPECT_EQ(timeouts_.size(), 1u);
   }
+}
+
+TEST_F(AttachLoopTest, WhoWasLetInBeforeWaitsForTheKeysThatTheDaemonCameBackWith) {
+  for (const absl::Status& refusal :
+       {absl::UnauthenticatedError("no token"), absl::UnavailableError("handshake: certificate verify failed")}) {
+    timeouts_.clear();
+    sessions_.clear();
+    answer_ = [&](int call) -> Answer {
+      if (call == 1) return LetIn(7);
+      return call < 5 ? Answer(refusal) : LetIn(8);
+    };
+    ends_ = {kLost, {}};
+    EXPECT_OK(Run());
+    EXPECT_THAT(sessions_, ElementsAre(7u, 8u));
+    // But not for ever.
+    timeouts_.clear();
+    ends_ = {kLost};
+    answer_ = [&](int call) -> Answer { return call == 1 ? LetIn(7) : Answer(refusal); };
+    EXPECT_THAT(Run(),
+                StatusIs(refusal.code(), absl::StrCat("no daemon let it in at host:1 for 30 s: ", refusal.message())));
+  }
+  // What no key mends ends it at once.
+  timeouts_.clear();
+  ends_ = {kLost};
+  answer_ = [](int call) -> Answer { return call == 1 ? LetIn(7) : Answer(absl::FailedPreconditionError("over")); };
+  EXPECT_THAT(Run(), StatusIs(StatusCode::kFailedPrecondition, "over"));
+  EXPECT_EQ(timeouts_.size(), 2u);
 }
 
 TEST_F(AttachLoopTest, TheWorkersOwnErrorEndsItWhateverItsCode) {

@@ -1,5 +1,6 @@
 #include "gpu_worker/daemon_connections.h"
 
+#include <memory>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -10,6 +11,7 @@
 #include "gpu_worker/transport/grpc_channel.h"
 #include "gpu_worker/transport/grpc_transport.h"
 #include "gpu_worker/transport/shared_memory_transport.h"
+#include "grpcpp/security/credentials.h"
 
 namespace eps::worker {
 namespace {

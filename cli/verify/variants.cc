@@ -94,8 +94,9 @@ class Planner {
     const absl::StatusOr<WholePlan> plan = PlanOfVariant(run);
     if (plan.ok()) smallest.device_memory_bytes = plan->smallest_cap_bytes;
     if (!plan.ok()) smallest.skipped = std::string(plan.status().message());
-    smallest.name = absl::StrCat("relayed, smallest cap",
-                                 plan.ok() ? absl::StrCat(" (", FormatByteSize(plan->smallest_cap_bytes), ")") : "");
+    smallest.name =
+        absl::StrCat("relayed, smallest cap",
+                     plan.ok() ? absl::StrCat(" (", FormatLeastByteSize(plan->smallest_cap_bytes), ")") : "");
   }
 
   void AddRecompute() {

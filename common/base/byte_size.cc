@@ -31,6 +31,16 @@ absl::Status TooLarge(absl::string_view text) {
 
 bool IsNumberPart(char c) { return absl::ascii_isdigit(static_cast<unsigned char>(c)) || c == '.'; }
 
+// In which a size is short.
+size_t ShortUnit(double magnitude) {
+  size_t unit = 0;
+  // 1023.95 KiB would be shown as 1024.0 KiB.
+  while (unit + 1 < kUnits.size() && std::ldexp(magnitude, -kUnits[unit].shift) >= (unit == 0 ? 1024.0 : 1023.95)) {
+    ++unit;
+  }
+  return unit;
+}
+
 }  // namespace
 
 absl::StatusOr<int64_t> ParseByteSize(absl::string_view text) {
@@ -57,13 +67,20 @@ absl::StatusOr<int64_t> ParseByteSize(absl::string_view text) {
 
 std::string FormatByteSize(int64_t num_bytes) {
   const double magnitude = std::fabs(static_cast<double>(num_bytes));
-  size_t unit = 0;
-  // 1023.95 KiB would be shown as 1024.0 KiB.
-  while (unit + 1 < kUnits.size() && std::ldexp(magnitude, -kUnits[unit].shift) >= (unit == 0 ? 1024.0 : 1023.95)) {
-    ++unit;
-  }
+  const size_t unit = ShortUnit(magnitude);
   if (unit == 0) return absl::StrCat(num_bytes, " B");
   return absl::StrFormat("%.1f %s", std::ldexp(static_cast<double>(num_bytes), -kUnits[unit].shift), kUnits[unit].name);
+}
+
+std::string FormatLeastByteSize(int64_t num_bytes) {
+  const size_t unit = ShortUnit(static_cast<double>(num_bytes));
+  if (unit == 0) return absl::StrCat(num_bytes, " B");
+  const int64_t tenths =
+      static_cast<int64_t>(std::ceil(std::ldexp(static_cast<double>(num_bytes) * 10, -kUnits[unit].shift)));
+  const auto text = [unit](int64_t of) { return absl::StrFormat("%d.%d %s", of / 10, of % 10, kUnits[unit].name); };
+  // A tenth as it is read may be a little less than it says.
+  const absl::StatusOr<int64_t> read = ParseByteSize(text(tenths));
+  return text(read.ok() && *read < num_bytes ? tenths + 1 : tenths);
 }
 
 }  // namespace eps

@@ -62,6 +62,29 @@ TEST(ByteSizeTest, SizesAreShownInTheUnitThatKeepsThemShort) {
   EXPECT_EQ(FormatByteSize(-2048), "-2.0 KiB");
 }
 
+TEST(ByteSizeTest, ALeastSizeAsItIsShownIsEnough) {
+  EXPECT_EQ(FormatLeastByteSize(0), "0 B");
+  EXPECT_EQ(FormatLeastByteSize(1023), "1023 B");
+  EXPECT_EQ(FormatLeastByteSize(1024), "1.0 KiB");
+  EXPECT_EQ(FormatLeastByteSize(1025), "1.1 KiB");
+  EXPECT_EQ(FormatLeastByteSize((int64_t{1} << 20) - 1), "1.0 MiB");
+  EXPECT_EQ(FormatLeastByteSize(45088768), "43.0 MiB");
+  EXPECT_EQ(FormatLeastByteSize(45088769), "43.1 MiB");
+  // The tenths that a double has a little less of, and those beside them.
+  for (const int shift : {10, 20, 30, 40}) {
+    for (int64_t tenths = 10; tenths < 10239; tenths += 7) {
+      for (const int64_t by : {-1, 0, 1}) {
+        const int64_t bytes = tenths * (int64_t{1} << shift) / 10 + by;
+        const std::string text = FormatLeastByteSize(bytes);
+        const absl::StatusOr<int64_t> read = ParseByteSize(text);
+        ASSERT_OK(read.status());
+        EXPECT_GE(*read, bytes) << text;
+        EXPECT_LE(*read, bytes + 2 * (int64_t{1} << shift) / 10 + 1) << text << " for " << bytes;
+      }
+    }
+  }
+}
+
 TEST(ByteSizeTest, RoundUpGoesToTheNextMultiple) {
   EXPECT_EQ(RoundUp(0, 64), 0);
   EXPECT_EQ(RoundUp(1, 64), 64);

@@ -1,13 +1,16 @@
 #include "common/grpc/client_credentials.h"
 
 #include <map>
+#include <optional>
 #include <utility>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "common/base/host.h"
 #include "common/base/log.h"
 #include "common/base/monotonic_clock.h"
+#include "common/base/mutex.h"
 #include "common/base/status_macros.h"
 #include "common/grpc/authorization.h"
 #include "common/grpc/expiry_warning.h"
@@ -25,41 +28,58 @@ constexpr absl::Duration kLookAgain =
 // The token of a file, as that is. Threads: safe
 class ShownToken {
  public:
-  ShownToken(std::string file, FileStamps stamps, std::string token)
-      : file_(std::move(file)), stamps_(std::move(stamps)), token_(std::move(token)) {}
+  // Errors: ReadTokenFile's
+  static absl::StatusOr<std::shared_ptr<ShownToken>> Open(const std::string& file) {
+    std::shared_ptr<ShownToken> token(new ShownToken(file));
+    EPS_ASSIGN_OR_RETURN(std::string read, ReadTokenFile(file));
+    const MutexLock lock(token->mu_);
+    token->token_ = std::move(read);
+    return token;
+  }
 
-  // The next call is shown what the file holds by then.
+  // Who asks next is told what the file holds by then.
   void LookAgain() {
     const MutexLock lock(mu_);
     look_again_ = -absl::InfiniteDuration();
   }
 
+  // May read the file; whoever else asks meanwhile is not kept waiting for a disk, and gets what was read before.
   std::string Now() {
-    const MutexLock lock(mu_);
-    const absl::Duration now = SteadyNow();
-    if (now < look_again_) return token_;
-    look_again_ = now + kLookAgain;
-    is_to_read_ |= stamps_.Changed();
-    if (!is_to_read_) return token_;
-    absl::StatusOr<std::string> read = ReadTokenFile(file_);
-    if (read.ok()) {
-      is_to_read_ = false;
-      refusal_.clear();
-      token_ = *std::move(read);
-    } else if (refusal_ != read.status().message()) {
-      refusal_ = std::string(read.status().message());
-      LogWarning("token_not_reloaded", {{"reason", refusal_}, {"until_then", "the token from before is shown"}});
+    {
+      const MutexLock lock(mu_);
+      if (is_looking_ || SteadyNow() < look_again_) return token_;
+      is_looking_ = true;
+      look_again_ = SteadyNow() + kLookAgain;
     }
+    std::optional<std::string> read = Look();
+    const MutexLock lock(mu_);
+    is_looking_ = false;
+    if (read.has_value()) token_ = *std::move(read);
     return token_;
   }
 
  private:
+  explicit ShownToken(const std::string& file) : file_(file), changes_({file}) {}
+
+  std::optional<std::string> Look() {
+    if (!changes_.HaveChanged()) return std::nullopt;
+    absl::StatusOr<std::string> read = ReadTokenFile(file_);
+    if (read.ok()) {
+      changes_.Take();
+      return *std::move(read);
+    }
+    if (changes_.Refuse(read.status())) {
+      LogWarning("token_not_reloaded",
+                 {{"reason", read.status().message()}, {"until_then", "the token from before is shown"}});
+    }
+    return std::nullopt;
+  }
+
   const std::string file_;
+  ChangingFiles changes_;  // of the one who looks
   Mutex mu_;
-  FileStamps stamps_ ABSL_GUARDED_BY(mu_);
-  bool is_to_read_ ABSL_GUARDED_BY(mu_) = false;
+  bool is_looking_ ABSL_GUARDED_BY(mu_) = false;
   absl::Duration look_again_ ABSL_GUARDED_BY(mu_) = -absl::InfiniteDuration();
-  std::string refusal_ ABSL_GUARDED_BY(mu_);  // what the log has said
   std::string token_ ABSL_GUARDED_BY(mu_);
 };
 
@@ -69,7 +89,7 @@ namespace {
 class TokenBearer final : public grpc::MetadataCredentialsPlugin {
  public:
   explicit TokenBearer(std::shared_ptr<ShownToken> token) : token_(std::move(token)) {}
-  bool IsBlocking() const override { return false; }
+  bool IsBlocking() const override { return true; }  // it may read a file
   grpc::Status GetMetadata(grpc::string_ref, grpc::string_ref, const grpc::AuthContext&,
                            std::multimap<std::string, std::string>* metadata) override {
     metadata->emplace(kAuthorizationHeader, absl::StrCat(kBearer, token_->Now()));
@@ -91,36 +111,29 @@ absl::StatusOr<std::shared_ptr<ClientKeys>> ClientKeys::Open(const ClientDoors& 
                      " is not this machine, and without TLS nothing is said to another: give "
                      "--tls-ca FILE (and --token-file, or --tls-cert and --tls-key, as the daemon asks)"));
   }
-  // Before the files are read: what is written meanwhile is a change.
-  FileStamps of_token({doors.token_file}), of_certificates({doors.ca_file, doors.certificate_file, doors.key_file});
   std::shared_ptr<ShownToken> token;
   if (!doors.token_file.empty()) {
-    EPS_ASSIGN_OR_RETURN(std::string read, ReadTokenFile(doors.token_file));
-    token = std::make_shared<ShownToken>(doors.token_file, std::move(of_token), std::move(read));
+    EPS_ASSIGN_OR_RETURN(token, ShownToken::Open(doors.token_file));
   }
-  std::shared_ptr<ClientKeys> keys(new ClientKeys(doors, std::move(of_certificates), std::move(token)));
-  EPS_ASSIGN_OR_RETURN(auto made, keys->Make(now));
-  const MutexLock lock(keys->mu_);
-  keys->made_ = std::move(made);
+  std::shared_ptr<ClientKeys> keys(new ClientKeys(doors, std::move(token)));
+  EPS_ASSIGN_OR_RETURN(keys->made_, keys->Make(now));
   return keys;
 }
 
-ClientKeys::ClientKeys(const ClientDoors& doors, FileStamps stamps, std::shared_ptr<ShownToken> token)
-    : doors_(doors), token_(std::move(token)), stamps_(std::move(stamps)) {}
+ClientKeys::ClientKeys(const ClientDoors& doors, std::shared_ptr<ShownToken> token)
+    : doors_(doors), token_(std::move(token)), files_({doors.ca_file, doors.certificate_file, doors.key_file}) {}
 
 ClientKeys::~ClientKeys() = default;
 
 std::shared_ptr<grpc::ChannelCredentials> ClientKeys::Credentials() {
   if (token_ != nullptr) token_->LookAgain();
-  const MutexLock lock(mu_);
-  is_to_read_ |= stamps_.Changed();
-  if (!is_to_read_) return made_;
+  if (!files_.HaveChanged()) return made_;
   absl::StatusOr<std::shared_ptr<grpc::ChannelCredentials>> made = Make(absl::Now());
   if (made.ok()) {
-    is_to_read_ = false;
+    files_.Take();
     made_ = *std::move(made);
-    LogInfo("keys_reloaded");
-  } else {
+    LogInfo("keys_reloaded", {{"what", "certificates"}});
+  } else if (files_.Refuse(made.status())) {
     LogWarning("keys_not_reloaded",
                {{"reason", made.status().message()}, {"until_then", "the keys from before are shown"}});
   }

@@ -4,12 +4,10 @@
 #include <memory>
 #include <string>
 
-#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "common/base/mutex.h"
 #include "common/grpc/doors.h"
-#include "common/security/file_stamps.h"
+#include "common/security/changing_files.h"
 #include "grpcpp/security/credentials.h"
 
 namespace eps {
@@ -20,7 +18,7 @@ class ShownToken;
 // token with each call, on channels that are open too. Files that cannot be taken as they are change nothing: what was
 // shown before goes on to be, and the log says why.
 //
-// Threads: safe
+// Threads: Credentials from one; what it gives from any
 class ClientKeys {
  public:
   // For a daemon at `address` (HOST:PORT). A token leaves this process only over TLS, or to an address of this machine.
@@ -29,20 +27,18 @@ class ClientKeys {
                                                           absl::Time now);
   ~ClientKeys();
 
-  // For a new channel.
+  // For a new channel. Reads the files where they have changed.
   std::shared_ptr<grpc::ChannelCredentials> Credentials();
 
  private:
-  ClientKeys(const ClientDoors& doors, FileStamps stamps, std::shared_ptr<ShownToken> token);
+  ClientKeys(const ClientDoors& doors, std::shared_ptr<ShownToken> token);
 
   absl::StatusOr<std::shared_ptr<grpc::ChannelCredentials>> Make(absl::Time now) const;
 
   const ClientDoors doors_;
   const std::shared_ptr<ShownToken> token_;  // null: none is shown
-  Mutex mu_;
-  FileStamps stamps_ ABSL_GUARDED_BY(mu_);
-  bool is_to_read_ ABSL_GUARDED_BY(mu_) = false;
-  std::shared_ptr<grpc::ChannelCredentials> made_ ABSL_GUARDED_BY(mu_);
+  ChangingFiles files_;                      // of certificates
+  std::shared_ptr<grpc::ChannelCredentials> made_;
 };
 
 // What ClientKeys has now, for a command that ends soon. Errors: ClientKeys::Open's

@@ -11,6 +11,7 @@
 #include "common/base/log_limit.h"
 #include "common/base/monotonic_clock.h"
 #include "common/grpc/authorization.h"
+#include "common/grpc/doors.h"
 #include "grpc/grpc.h"
 #include "grpc/grpc_security.h"
 #include "grpc/slice.h"
@@ -56,7 +57,7 @@ class Door {
   static grpc_ssl_certificate_config_reload_status FetchCertificates(void* state,
                                                                      grpc_ssl_server_certificate_config** config) {
     Door& door = *static_cast<Door*>(state);
-    std::shared_ptr<const ServerKeys> now = door.keys_->keys();
+    std::shared_ptr<const ServerCertificates> now = door.keys_->certificates();
     if (now == door.shown_) return GRPC_SSL_CERTIFICATE_CONFIG_RELOAD_UNCHANGED;
     const grpc_ssl_pem_key_cert_pair pair = {.private_key = now->pair.key.c_str(),
                                              .cert_chain = now->pair.certificate.c_str()};
@@ -100,8 +101,8 @@ class Door {
   std::optional<Role> RoleOf(absl::string_view header) const {
     if (!absl::ConsumePrefix(&header, kBearer)) return std::nullopt;
     std::optional<Role> role;
-    const std::shared_ptr<const ServerKeys> now = keys_->keys();
-    for (const KnownToken& known : now->tokens) {
+    const auto known_now = keys_->tokens();
+    for (const KnownToken& known : *known_now) {
       if (TokensEqual(header, known.token)) role = known.role;
     }
     return role;
@@ -116,7 +117,7 @@ class Door {
 
   const std::shared_ptr<const ServerKeysWatch> keys_;
   const RoleOfMethod role_of_;
-  std::shared_ptr<const ServerKeys> shown_;  // what handshakes go by
+  std::shared_ptr<const ServerCertificates> shown_;  // what handshakes go by
   LogLimit refused_;
 };
 

@@ -1,6 +1,7 @@
 #include "common/grpc/server_keys.h"
 
 #include <algorithm>
+#include <cstdint>
 #include <utility>
 
 #include "absl/time/clock.h"
@@ -15,43 +16,50 @@ namespace {
 
 constexpr absl::Duration kWarnAgain = absl::Hours(24);
 
+// Whether what was read of the files could be taken.
+bool Taken(const absl::Status& read, ChangingFiles& files) {
+  if (read.ok()) {
+    files.Take();
+  } else if (files.Refuse(read)) {
+    LogWarning("keys_not_reloaded", {{"reason", read.message()}, {"until_then", "what was there before goes on"}});
+  }
+  return read.ok();
+}
+
 }  // namespace
 
-absl::Time ServerKeys::expires() const {
+absl::Time ServerCertificates::expires() const {
   if (pair.certificate.empty()) return absl::InfiniteFuture();
   return client_ca.pem.empty() ? pair.expires : std::min(pair.expires, client_ca.expires);
 }
 
-absl::StatusOr<ServerKeys> ReadServerKeys(const ServerDoors& doors, absl::Time now) {
-  ServerKeys keys;
+absl::StatusOr<ServerCertificates> ReadServerCertificates(const ServerDoors& doors, absl::Time now) {
+  ServerCertificates read;
   if (doors.tls()) {
-    EPS_ASSIGN_OR_RETURN(keys.pair, LoadKeyPair(doors.certificate_file, doors.key_file, now));
+    EPS_ASSIGN_OR_RETURN(read.pair, LoadKeyPair(doors.certificate_file, doors.key_file, now));
   }
   if (!doors.client_ca_file.empty()) {
-    EPS_ASSIGN_OR_RETURN(keys.client_ca, LoadCa(doors.client_ca_file, now));
+    EPS_ASSIGN_OR_RETURN(read.client_ca, LoadCa(doors.client_ca_file, now));
   }
-  if (!doors.token_file.empty()) {
-    EPS_ASSIGN_OR_RETURN(keys.tokens, ReadTokens(doors.token_file));
-  }
-  return keys;
+  return read;
 }
 
 absl::StatusOr<std::shared_ptr<ServerKeysWatch>> ServerKeysWatch::Begin(const ServerDoors& doors, absl::Time now,
                                                                         absl::Duration every) {
-  // Before the files are read: what is written meanwhile is a change.
-  FileStamps stamps({doors.certificate_file, doors.key_file, doors.client_ca_file, doors.token_file});
-  EPS_ASSIGN_OR_RETURN(ServerKeys keys, ReadServerKeys(doors, now));
-  std::shared_ptr<ServerKeysWatch> watch(new ServerKeysWatch(doors, std::move(stamps), std::move(keys), now));
+  std::shared_ptr<ServerKeysWatch> watch(new ServerKeysWatch(doors));
+  EPS_RETURN_IF_ERROR(watch->ReadCertificates(now));
+  EPS_RETURN_IF_ERROR(watch->ReadTokenList());
+  watch->WarnOfExpiry(now);
   const bool has_files = doors.tls() || doors.knows_peers();
   if (!has_files || every == absl::InfiniteDuration()) return watch;
   EPS_ASSIGN_OR_RETURN(watch->thread_, StartThread([watch = watch.get(), every] { watch->Run(every); }));
   return watch;
 }
 
-ServerKeysWatch::ServerKeysWatch(const ServerDoors& doors, FileStamps stamps, ServerKeys keys, absl::Time now)
-    : doors_(doors), stamps_(std::move(stamps)), keys_(std::make_shared<const ServerKeys>(std::move(keys))) {
-  WarnOfExpiry(*keys_, now);
-}
+ServerKeysWatch::ServerKeysWatch(const ServerDoors& doors)
+    : doors_(doors),
+      certificate_files_({doors.certificate_file, doors.key_file, doors.client_ca_file}),
+      token_file_({doors.token_file}) {}
 
 ServerKeysWatch::~ServerKeysWatch() {
   {
@@ -62,14 +70,38 @@ ServerKeysWatch::~ServerKeysWatch() {
   if (thread_.joinable()) thread_.join();
 }
 
-std::shared_ptr<const ServerKeys> ServerKeysWatch::keys() const {
+std::shared_ptr<const ServerCertificates> ServerKeysWatch::certificates() const {
   const MutexLock lock(mu_);
-  return keys_;
+  return certificates_;
+}
+
+std::shared_ptr<const std::vector<KnownToken>> ServerKeysWatch::tokens() const {
+  const MutexLock lock(mu_);
+  return tokens_;
 }
 
 bool ServerKeysWatch::is_stale() const {
   const MutexLock lock(mu_);
   return is_stale_;
+}
+
+absl::Status ServerKeysWatch::ReadCertificates(absl::Time now) {
+  EPS_ASSIGN_OR_RETURN(ServerCertificates read, ReadServerCertificates(doors_, now));
+  auto taken = std::make_shared<const ServerCertificates>(std::move(read));
+  const MutexLock lock(mu_);
+  certificates_ = std::move(taken);
+  return absl::OkStatus();
+}
+
+absl::Status ServerKeysWatch::ReadTokenList() {
+  std::vector<KnownToken> read;
+  if (!doors_.token_file.empty()) {
+    EPS_ASSIGN_OR_RETURN(read, ReadTokens(doors_.token_file));
+  }
+  auto taken = std::make_shared<const std::vector<KnownToken>>(std::move(read));
+  const MutexLock lock(mu_);
+  tokens_ = std::move(taken);
+  return absl::OkStatus();
 }
 
 void ServerKeysWatch::Run(absl::Duration every) {
@@ -85,38 +117,23 @@ void ServerKeysWatch::Run(absl::Duration every) {
 }
 
 void ServerKeysWatch::Look(absl::Time now) {
-  if (now >= warn_again_) WarnOfExpiry(*keys(), now);
-  if (stamps_.Changed()) {
-    is_to_read_ = true;
-    return;
+  if (now >= warn_again_) WarnOfExpiry(now);
+  if (certificate_files_.HaveSettled() && Taken(ReadCertificates(now), certificate_files_)) {
+    LogInfo("keys_reloaded", {{"what", "certificates"}});
+    WarnOfExpiry(now);
   }
-  if (!is_to_read_) return;
-  absl::StatusOr<ServerKeys> read = ReadServerKeys(doors_, now);
-  if (!read.ok()) {
-    if (refusal_ != read.status().message()) {
-      refusal_ = std::string(read.status().message());
-      LogWarning("keys_not_reloaded", {{"reason", refusal_}, {"until_then", "the keys from before go on"}});
-    }
-    const MutexLock lock(mu_);
-    is_stale_ = true;
-    return;
+  if (token_file_.HaveSettled() && Taken(ReadTokenList(), token_file_)) {
+    LogInfo("keys_reloaded", {{"what", "tokens"}, {"tokens", static_cast<int64_t>(tokens()->size())}});
   }
-  is_to_read_ = false;
-  refusal_.clear();
-  const auto keys = std::make_shared<const ServerKeys>(*std::move(read));
-  {
-    const MutexLock lock(mu_);
-    is_stale_ = false;
-    keys_ = keys;
-  }
-  LogInfo("keys_reloaded", {{"tokens", static_cast<int64_t>(keys->tokens.size())}});
-  WarnOfExpiry(*keys, now);
+  const MutexLock lock(mu_);
+  is_stale_ = certificate_files_.is_refused() || token_file_.is_refused();
 }
 
-void ServerKeysWatch::WarnOfExpiry(const ServerKeys& keys, absl::Time now) {
+void ServerKeysWatch::WarnOfExpiry(absl::Time now) {
   warn_again_ = now + kWarnAgain;
-  if (doors_.tls()) WarnIfExpiresSoon(doors_.certificate_file, keys.pair.expires, now);
-  if (!doors_.client_ca_file.empty()) WarnIfExpiresSoon(doors_.client_ca_file, keys.client_ca.expires, now);
+  const std::shared_ptr<const ServerCertificates> ours = certificates();
+  if (doors_.tls()) WarnIfExpiresSoon(doors_.certificate_file, ours->pair.expires, now);
+  if (!doors_.client_ca_file.empty()) WarnIfExpiresSoon(doors_.client_ca_file, ours->client_ca.expires, now);
 }
 
 }  // namespace eps

@@ -47,7 +47,7 @@ class ServerKeysTest : public testing::Test {
     watch_->Look(now_ + later);
     return ::testing::internal::GetCapturedStderr();
   }
-  std::string first_token() const { return watch_->keys()->tokens.front().token; }
+  std::string first_token() const { return watch_->tokens()->front().token; }
 
   const absl::Time now_ = absl::Now();
   const TempDir dir_;
@@ -57,15 +57,15 @@ class ServerKeysTest : public testing::Test {
 TEST_F(ServerKeysTest, AChangeIsTakenOnceItHasStayedForALook) {
   const std::string file = Write("tokens", kOne);
   Begin({.token_file = file});
-  const auto first = watch_->keys();
+  const auto first = watch_->tokens();
   EXPECT_THAT(Look(), IsEmpty());
-  EXPECT_EQ(watch_->keys(), first);
+  EXPECT_EQ(watch_->tokens(), first);
   Write("tokens", kTwo + "\n" + kOne);
   EXPECT_THAT(Look(), IsEmpty());
   Write("tokens", kTwo);
   EXPECT_THAT(Look(), IsEmpty());  // still being written
-  EXPECT_EQ(watch_->keys(), first);
-  EXPECT_THAT(Look(), HasSubstr("keys_reloaded tokens=1"));
+  EXPECT_EQ(watch_->tokens(), first);
+  EXPECT_THAT(Look(), HasSubstr("keys_reloaded what=tokens tokens=1"));
   EXPECT_EQ(first_token(), kTwo);
   EXPECT_THAT(Look(), IsEmpty());
 }
@@ -102,7 +102,7 @@ TEST_F(ServerKeysTest, ACertificateThatIsNotValidYetIsTakenWhenItIs) {
   Look();
   EXPECT_THAT(Look(), HasSubstr("valid only from"));
   EXPECT_THAT(Look(absl::Hours(3)), HasSubstr("keys_reloaded"));
-  EXPECT_EQ(watch_->keys()->pair.certificate, later.server_certificate);
+  EXPECT_EQ(watch_->certificates()->pair.certificate, later.server_certificate);
 }
 
 TEST_F(ServerKeysTest, EachFileWhoseCertificateEndsWithinTwoWeeksIsNamedEachDay) {
@@ -118,13 +118,27 @@ TEST_F(ServerKeysTest, EachFileWhoseCertificateEndsWithinTwoWeeksIsNamedEachDay)
   EXPECT_THAT(Look(absl::Hours(23)), IsEmpty());
   EXPECT_THAT(Look(absl::Hours(25)), AllOf(warning(certificate), warning(ca_soon)));
   EXPECT_THAT(Look(absl::Hours(26)), IsEmpty());
-  EXPECT_LT(watch_->keys()->expires(), now_ + absl::Hours(3 * 24 + 1));
+  EXPECT_LT(watch_->certificates()->expires(), now_ + absl::Hours(3 * 24 + 1));
   // A CA alone tells its end; of several nobody knows which is needed.
   Write("server.crt", longer.server_certificate);
   Write("ca-soon.crt", soon.ca_certificate + longer.ca_certificate);
   Look();
   EXPECT_THAT(Look(), AllOf(HasSubstr("keys_reloaded"), Not(HasSubstr("expires_soon"))));
-  EXPECT_GT(watch_->keys()->expires(), now_ + absl::Hours(299 * 24));
+  EXPECT_GT(watch_->certificates()->expires(), now_ + absl::Hours(299 * 24));
+}
+
+TEST_F(ServerKeysTest, ATokenIsTakenBackAlsoWhereCertificatesCannotBeTaken) {
+  const KeySet keys = KeysFor(300), other = KeysFor(300);
+  Begin({.certificate_file = Write("server.crt", keys.server_certificate),
+         .key_file = Write("server.key", keys.server_key),
+         .token_file = Write("tokens", kOne + "\n" + kTwo)});
+  Write("server.crt", other.server_certificate + other.ca_certificate);  // its key is not there
+  Write("tokens", kTwo);
+  Look();
+  EXPECT_THAT(Look(), AllOf(HasSubstr("is not the key of"), HasSubstr("keys_reloaded what=tokens tokens=1")));
+  EXPECT_EQ(first_token(), kTwo);
+  EXPECT_TRUE(watch_->is_stale());
+  EXPECT_EQ(watch_->certificates()->pair.certificate, keys.server_certificate);
 }
 
 TEST_F(ServerKeysTest, AThreadLooks) {
@@ -137,8 +151,8 @@ TEST_F(ServerKeysTest, AThreadLooks) {
 
 TEST_F(ServerKeysTest, WithoutTlsNothingExpires) {
   Begin({});
-  EXPECT_EQ(watch_->keys()->expires(), absl::InfiniteFuture());
-  EXPECT_THAT(watch_->keys()->tokens, IsEmpty());
+  EXPECT_EQ(watch_->certificates()->expires(), absl::InfiniteFuture());
+  EXPECT_THAT(*watch_->tokens(), IsEmpty());
 }
 
 }  // namespace

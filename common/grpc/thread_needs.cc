@@ -15,10 +15,10 @@ int GrpcThreads() { return 8 + std::clamp(static_cast<int>(std::thread::hardware
 
 int ClientThreads() { return GrpcThreads(); }
 
-// Calls, coordinator, checkpoints, three files that grow, pages, signals, and shared memory with a few workers of one
+// Calls, coordinator, checkpoints, three files that grow, pages, signals, keys, and shared memory with a few workers of one
 // copier. More copiers are counted for as many workers as a host has GPUs: where no more threads start, a worker has fewer.
 int DaemonThreads(int optimizer_threads, int workers) {
-  return GrpcThreads() + optimizer_threads + 15 + std::min(workers, 8) * (CopierThreads(optimizer_threads) - 1);
+  return GrpcThreads() + optimizer_threads + 16 + std::min(workers, 8) * (CopierThreads(optimizer_threads) - 1);
 }
 
 int CopierThreads(int optimizer_threads) { return std::clamp(optimizer_threads / 4, 1, 8); }

@@ -2,10 +2,12 @@
 
 #include <openssl/err.h>
 #include <openssl/pem.h>
+#include <openssl/ssl.h>
 #include <openssl/x509v3.h>
 
 #include <algorithm>
 #include <ctime>
+#include <memory>
 #include <utility>
 #include <vector>
 
@@ -25,6 +27,8 @@ absl::Status Wrong(const std::string& file, absl::string_view what) {
   ERR_clear_error();  // what OpenSSL noted belongs to nobody else
   return absl::InvalidArgumentError(absl::StrCat(file, ": ", what));
 }
+
+using TlsContextPtr = std::unique_ptr<SSL_CTX, OpensslFree<SSL_CTX, SSL_CTX_free>>;
 
 BioPtr Reader(const std::string& pem) { return BioPtr(BIO_new_mem_buf(pem.data(), static_cast<int>(pem.size()))); }
 
@@ -71,6 +75,20 @@ absl::StatusOr<KeyPtr> ParseKey(const std::string& pem, const std::string& file)
   return key;
 }
 
+// What TLS itself asks of a certificate and its key, such as how long that is. gRPC, which is given them later, says of
+// what it refuses nothing but in its own log.
+absl::Status CheckUsable(X509* certificate, EVP_PKEY* key, const std::string& file) {
+  const TlsContextPtr context(SSL_CTX_new(TLS_method()));
+  if (context != nullptr && SSL_CTX_use_certificate(context.get(), certificate) == 1 &&
+      SSL_CTX_use_PrivateKey(context.get(), key) == 1) {
+    return absl::OkStatus();
+  }
+  const char* const reason = ERR_reason_error_string(ERR_peek_last_error());
+  return Wrong(file,
+               absl::StrCat("TLS does not take this certificate and its key: ",
+                            reason == nullptr ? "OpenSSL does not say why" : reason, "; `eps keys` makes others"));
+}
+
 }  // namespace
 
 absl::StatusOr<KeyPair> LoadKeyPair(const std::string& certificate_file, const std::string& key_file, absl::Time now) {
@@ -82,6 +100,7 @@ absl::StatusOr<KeyPair> LoadKeyPair(const std::string& certificate_file, const s
   if (X509_check_private_key(chain.front().get(), key.get()) != 1) {
     return Wrong(key_file, absl::StrCat("is not the key of ", certificate_file));
   }
+  EPS_RETURN_IF_ERROR(CheckUsable(chain.front().get(), key.get(), certificate_file));
   pair.expires = absl::InfiniteFuture();
   for (const CertificatePtr& certificate : chain) {
     EPS_ASSIGN_OR_RETURN(const absl::Time expires, CheckDates(certificate.get(), certificate_file, now));

@@ -26,7 +26,7 @@ struct CaCertificates {
 // by a handshake that fails.
 //
 // Errors: INVALID_ARGUMENT naming the file: no certificate or key in PEM, a key with a passphrase, a key of another
-//         certificate, expired or not valid yet · ReadSecretFile's for the key · FileError's
+//         certificate, expired or not valid yet, too weak for the system's TLS · ReadSecretFile's for the key · FileError's
 absl::StatusOr<KeyPair> LoadKeyPair(const std::string& certificate_file, const std::string& key_file, absl::Time now);
 
 // Errors: INVALID_ARGUMENT naming the file: no certificate in PEM, or the only one is expired or no CA's · FileError's

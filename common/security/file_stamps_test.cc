@@ -55,6 +55,7 @@ TEST_F(FileStampsTest, ALinkThatLeadsElsewhereIsAChange) {
 
 TEST_F(FileStampsTest, AModeThatIsMendedIsAChange) {
   const std::string a = Write("a", "one");
+  ASSERT_EQ(chmod(a.c_str(), 0600), 0);
   FileStamps stamps({a});
   ASSERT_EQ(chmod(a.c_str(), 0640), 0);
   EXPECT_TRUE(stamps.Changed());

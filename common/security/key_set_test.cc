@@ -71,6 +71,27 @@ TEST_F(KeySetTest, ACertificateOfAnotherSetIsNone) {
   EXPECT_NE(set.operator_token, other.operator_token);
 }
 
+TEST_F(KeySetTest, AKeyThatIsTooShortForTlsIsRefusedAndNotLeftToGrpc) {
+  const KeyPtr key(EVP_RSA_gen(1024));
+  const CertificatePtr certificate(X509_new());
+  X509_gmtime_adj(X509_getm_notBefore(certificate.get()), -60);
+  X509_gmtime_adj(X509_getm_notAfter(certificate.get()), 3600);
+  X509_set_pubkey(certificate.get(), key.get());
+  ASSERT_NE(X509_sign(certificate.get(), key.get(), EVP_sha256()), 0);
+  const auto pem = [](const auto& write) {
+    const BioPtr bio(BIO_new(BIO_s_mem()));
+    EXPECT_EQ(write(bio.get()), 1);
+    char* data = nullptr;
+    const auto size = static_cast<size_t>(BIO_get_mem_data(bio.get(), &data));
+    return std::string(data, size);
+  };
+  const std::string file = Write("weak.crt", pem([&](BIO* bio) { return PEM_write_bio_X509(bio, certificate.get()); }));
+  const std::string key_file = Write(
+      "weak.key",
+      pem([&](BIO* bio) { return PEM_write_bio_PrivateKey(bio, key.get(), nullptr, nullptr, 0, nullptr, nullptr); }));
+  EXPECT_THAT(LoadKeyPair(file, key_file, absl::Now()), StatusIs(StatusCode::kInvalidArgument, "ee key too small"));
+}
+
 TEST_F(KeySetTest, EachRoleHasATokenAndTheDaemonKnowsThem) {
   const KeySet set = Make();
   const TempDir dir;

@@ -45,26 +45,16 @@ class ControlService final : public proto::Control::CallbackService {
     return StartEventStream(*options_.host, options_.identity.incarnation);
   }
 
-  grpc::ServerUnaryReactor* GetStatus(grpc::CallbackServerContext* context, const proto::StatusRequest* request,
+  grpc::ServerUnaryReactor* GetStatus(grpc::CallbackServerContext* context, const proto::StatusRequest*,
                                       proto::StatusReply* reply) override {
-    if (request->has_starter()) NoteStarter(request->starter());
-    if (options_.coordinator != nullptr) {
-      FillStatus(options_.coordinator->Status(), *reply);
-    } else {
-      RunStatus status = options_.serving_status;
-      options_.serving->FillWorkers(status);
-      FillStatus(status, *reply);
-      reply->set_state(run_state::kServing);
-    }
-    reply->set_incarnation(options_.identity.incarnation);
-    reply->set_run(options_.identity.run);
-    if (const StartOrders::Order order = start_orders_.newest(); order.number > 0) {
-      proto::StartOrder& said = *reply->mutable_start_order();
-      said.set_number(order.number);
-      said.set_workers(order.workers);
-      said.set_is_over(order.is_over);
-      said.set_failure(order.failure);
-    }
+    FillStatusReply(*reply);
+    return Answer(context, absl::OkStatus());
+  }
+
+  grpc::ServerUnaryReactor* FollowOrders(grpc::CallbackServerContext* context, const proto::WorkerStarter* starter,
+                                         proto::StatusReply* reply) override {
+    NoteStarter(*starter);
+    FillStatusReply(*reply);
     return Answer(context, absl::OkStatus());
   }
 
@@ -140,6 +130,26 @@ class ControlService final : public proto::Control::CallbackService {
   }
 
  private:
+  void FillStatusReply(proto::StatusReply& reply) {
+    if (options_.coordinator != nullptr) {
+      FillStatus(options_.coordinator->Status(), reply);
+    } else {
+      RunStatus status = options_.serving_status;
+      options_.serving->FillWorkers(status);
+      FillStatus(status, reply);
+      reply.set_state(run_state::kServing);
+    }
+    reply.set_incarnation(options_.identity.incarnation);
+    reply.set_run(options_.identity.run);
+    if (const StartOrders::Order order = start_orders_.newest(); order.number > 0) {
+      proto::StartOrder& said = *reply.mutable_start_order();
+      said.set_number(order.number);
+      said.set_workers(order.workers);
+      said.set_is_over(order.is_over);
+      said.set_failure(order.failure);
+    }
+  }
+
   void NoteStarter(const proto::WorkerStarter& starter) {
     const std::string why = start_orders_.NoteStarter(starter.order(), starter.is_over(), starter.failure());
     if (!why.empty()) LogWarning("workers_not_started", {{"order", starter.order()}, {"why", why}});

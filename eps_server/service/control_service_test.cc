@@ -2,7 +2,6 @@
 
 #include <functional>
 #include <memory>
-#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -516,19 +515,23 @@ TEST_F(ControlServiceTest, WorkersAreAskedForOfWhoSaysThatItStartsThem) {
     if (!status.ok()) return status;
     return reply.number();
   };
-  const auto look = [&](std::optional<int64_t> order, const std::string& failure = "") {
+  const auto look = [&](int64_t order, const std::string& failure = "") {
     grpc::ClientContext context;
-    proto::StatusRequest request;
-    if (order.has_value()) {
-      request.mutable_starter()->set_order(*order);
-      request.mutable_starter()->set_is_over(!failure.empty());
-      request.mutable_starter()->set_failure(failure);
-    }
+    proto::WorkerStarter starter;
+    starter.set_order(order);
+    starter.set_is_over(!failure.empty());
+    starter.set_failure(failure);
     proto::StatusReply reply;
-    EXPECT_OK(FromGrpc(stub_->GetStatus(&context, request, &reply)));
+    EXPECT_OK(FromGrpc(stub_->FollowOrders(&context, starter, &reply)));
+    EXPECT_EQ(reply.state(), "training");
     return reply.start_order();
   };
-  EXPECT_EQ(look(std::nullopt).number(), 0);
+  {
+    grpc::ClientContext context;
+    proto::StatusReply reply;
+    ASSERT_OK(FromGrpc(stub_->GetStatus(&context, {}, &reply)));
+    EXPECT_EQ(reply.start_order().number(), 0);
+  }
   EXPECT_THAT(ask(1), StatusIs(StatusCode::kFailedPrecondition, "nobody starts workers"));
   EXPECT_EQ(look(0).number(), 0);
   EXPECT_THAT(ask(3), IsOkAndHolds(1));

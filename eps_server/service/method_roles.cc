@@ -5,14 +5,12 @@
 namespace eps::server {
 namespace {
 
+// Of the calls that less than an operator may make; all others are not here.
 constexpr std::pair<absl::string_view, Role> kRoles[] = {
-    {"/grpc.health.v1.Health/Check", Role::kViewer},    {"/grpc.health.v1.Health/Watch", Role::kViewer},
-    {"/eps.proto.Control/GetStatus", Role::kViewer},    {"/eps.proto.Control/Attach", Role::kWorker},
-    {"/eps.proto.Control/Events", Role::kWorker},       {"/eps.proto.DataPlane/Pull", Role::kWorker},
-    {"/eps.proto.DataPlane/Push", Role::kWorker},       {"/eps.proto.Control/ExpectWorkers", Role::kOperator},
-    {"/eps.proto.Control/Checkpoint", Role::kOperator}, {"/eps.proto.Control/Stop", Role::kOperator},
-    {"/eps.proto.Control/Drain", Role::kOperator},      {"/eps.proto.Control/StartWorkers", Role::kOperator},
-    {"/eps.proto.Control/Generate", Role::kOperator},
+    {"/grpc.health.v1.Health/Check", Role::kViewer}, {"/grpc.health.v1.Health/Watch", Role::kViewer},
+    {"/eps.proto.Control/GetStatus", Role::kViewer}, {"/eps.proto.Control/Attach", Role::kWorker},
+    {"/eps.proto.Control/Events", Role::kWorker},    {"/eps.proto.DataPlane/Pull", Role::kWorker},
+    {"/eps.proto.DataPlane/Push", Role::kWorker},
 };
 
 }  // namespace

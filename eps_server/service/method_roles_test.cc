@@ -4,6 +4,7 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
+#include "common/security/token.h"
 #include "google/protobuf/descriptor.h"
 #include "gtest/gtest.h"
 #include "proto/control.pb.h"
@@ -30,7 +31,8 @@ TEST(MethodRolesTest, EachCallIsOfTheRoleThatTheDocumentsSay) {
   EXPECT_EQ(Methods(control, Role::kViewer), std::set<std::string>{"GetStatus"});
   EXPECT_EQ(Methods(control, Role::kWorker), (std::set<std::string>{"Attach", "Events"}));
   EXPECT_EQ(Methods(control, Role::kOperator),
-            (std::set<std::string>{"Checkpoint", "Drain", "ExpectWorkers", "Generate", "StartWorkers", "Stop"}));
+            (std::set<std::string>{"Checkpoint", "Drain", "ExpectWorkers", "FollowOrders", "Generate", "StartWorkers",
+                                   "Stop"}));
   const auto& data = *proto::PullRequest::descriptor()->file();
   EXPECT_EQ(Methods(data, Role::kWorker), (std::set<std::string>{"Pull", "Push"}));
   EXPECT_EQ(Methods(data, Role::kViewer), std::set<std::string>{});

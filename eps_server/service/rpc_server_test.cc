@@ -18,6 +18,7 @@
 #include "common/base/file_util.h"
 #include "common/grpc/byte_buffers.h"
 #include "common/grpc/client_credentials.h"
+#include "common/grpc/doors.h"
 #include "common/grpc/server_credentials.h"
 #include "common/grpc/server_keys.h"
 #include "common/security/key_set.h"
@@ -209,7 +210,8 @@ TEST_F(DoorTest, AServerOfAnotherNameIsNotBelieved) {
 TEST_F(DoorTest, AnExpiredServerIsNotBelieved) {
   const Keys expired({"127.0.0.1"}, absl::Now() - absl::Hours(1));
   const absl::Time then = absl::Now() - absl::Hours(50);
-  EXPECT_THAT(ReadServerKeys(WithTls(expired), absl::Now()), StatusIs(absl::StatusCode::kInvalidArgument, "expired"));
+  EXPECT_THAT(ReadServerCertificates(WithTls(expired), absl::Now()),
+              StatusIs(absl::StatusCode::kInvalidArgument, "expired"));
   Start(WithTls(expired), {}, then);
   EXPECT_EQ(Ask({.ca_file = expired.ca}, then).error_code(), StatusCode::UNAVAILABLE);
 }
@@ -280,7 +282,7 @@ TEST_F(DoorTest, NothingIsSaidToAnotherMachineInPlaintext) {
 
 TEST_F(DoorTest, FilesThatOthersMayReadOpenNothing) {
   ASSERT_EQ(chmod(keys_.token.c_str(), 0644), 0);
-  EXPECT_THAT(ReadServerKeys({.token_file = keys_.token}, absl::Now()),
+  EXPECT_THAT(ServerKeysWatch::Begin({.token_file = keys_.token}, absl::Now()),
               StatusIs(absl::StatusCode::kFailedPrecondition, "chmod 600 " + keys_.token));
   EXPECT_THAT(NewChannelCredentials({.ca_file = keys_.ca, .token_file = keys_.token}, "node7:1", absl::Now()),
               StatusIs(absl::StatusCode::kFailedPrecondition, "chmod 600 " + keys_.token));
@@ -329,7 +331,10 @@ TEST_F(DoorTest, NewConnectionsGoByTheCertificatesThatThereAreByThenAndOpenOnesS
   LookAtFiles();
   EXPECT_FALSE(watch_->is_stale());
   EXPECT_EQ(Ask(doors_of(renewed)).error_code(), StatusCode::OK);
-  EXPECT_EQ(Ask(doors_of(before)).error_code(), StatusCode::UNAVAILABLE);
+  EXPECT_EQ(Ask(doors_of(before)).error_code(), StatusCode::UNAVAILABLE);  // which does not believe the daemon
+  EXPECT_EQ(Ask({.ca_file = renewed.ca, .certificate_file = before.client_certificate, .key_file = before.client_key})
+                .error_code(),
+            StatusCode::UNAVAILABLE);  // whom the daemon does not believe
   EXPECT_EQ(Ask(open).error_code(), StatusCode::OK);
 
   std::vector<std::unique_ptr<grpc::Service>> services;
@@ -337,6 +342,17 @@ TEST_F(DoorTest, NewConnectionsGoByTheCertificatesThatThereAreByThenAndOpenOnesS
   ASSERT_OK(server_->Replace(std::move(services), 1 << 20));
   EXPECT_EQ(Ask(doors_of(renewed)).error_code(), StatusCode::OK);
   EXPECT_EQ(Ask(doors_of(before)).error_code(), StatusCode::UNAVAILABLE);
+}
+
+TEST_F(DoorTest, WhereClientsNeedNoCertificatesTheDaemonsIsExchangedToo) {
+  const Keys renewed;
+  Start(WithTls(keys_));
+  EXPECT_EQ(Ask({.ca_file = keys_.ca}).error_code(), StatusCode::OK);
+  Replace(keys_.server_certificate, renewed.server_certificate);
+  Replace(keys_.server_key, renewed.server_key);
+  LookAtFiles();
+  EXPECT_EQ(Ask({.ca_file = renewed.ca}).error_code(), StatusCode::OK);
+  EXPECT_EQ(Ask({.ca_file = keys_.ca}).error_code(), StatusCode::UNAVAILABLE);
 }
 
 TEST_F(DoorTest, CallsGoByTheTokensThatThereAreByThenAlsoOnOpenConnections) {
@@ -379,9 +395,18 @@ TEST_F(DoorTest, AClientShowsWhatItsFilesHoldByThen) {
   Replace(keys_.client_key, renewed.client_key);
   const auto channel = Connect(shown->Credentials());
   EXPECT_EQ(Ask(channel).error_code(), StatusCode::UNAUTHENTICATED);  // the token is the old one
+  const std::string old_token = ReadFile(keys_.token).value();
   Replace(keys_.token, renewed.token);
   const absl::Time deadline = absl::Now() + absl::Seconds(20);  // looked at once a second
   while (Ask(channel).error_code() != StatusCode::OK) ASSERT_LT(absl::Now(), deadline);
+  // What is no token is not shown: the one from before is.
+  ASSERT_EQ(unlink(keys_.token.c_str()), 0);
+  shown->Credentials();
+  ::testing::internal::CaptureStderr();
+  EXPECT_EQ(Ask(channel).error_code(), StatusCode::OK);
+  const std::string log = ::testing::internal::GetCapturedStderr();
+  EXPECT_NE(log.find("token_not_reloaded"), std::string::npos) << log;
+  EXPECT_EQ(log.find(old_token), std::string::npos);
 }
 
 using LimitTest = RpcServerTest;

@@ -51,10 +51,11 @@ class StartingControl final : public proto::Control::CallbackService {
 
   grpc::ServerUnaryReactor* GetStatus(grpc::CallbackServerContext* context, const proto::StatusRequest*,
                                       proto::StatusReply* reply) override {
-    FillStart(work_.Look(), *reply);
-    reply->set_incarnation(identity_.incarnation);
-    reply->set_run(identity_.run);
-    return Answer(context, absl::OkStatus());
+    return AnswerStatus(context, *reply);
+  }
+  grpc::ServerUnaryReactor* FollowOrders(grpc::CallbackServerContext* context, const proto::WorkerStarter*,
+                                         proto::StatusReply* reply) override {
+    return AnswerStatus(context, *reply);
   }
 
   grpc::ServerBidiReactor<proto::WorkerEvent, proto::DaemonEvent>* Events(grpc::CallbackServerContext*) override {
@@ -86,6 +87,13 @@ class StartingControl final : public proto::Control::CallbackService {
   }
 
  private:
+  grpc::ServerUnaryReactor* AnswerStatus(grpc::CallbackServerContext* context, proto::StatusReply& reply) {
+    FillStart(work_.Look(), reply);
+    reply.set_incarnation(identity_.incarnation);
+    reply.set_run(identity_.run);
+    return Answer(context, absl::OkStatus());
+  }
+
   static grpc::ServerUnaryReactor* Answer(grpc::CallbackServerContext* context, const absl::Status& status) {
     grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
     reactor->Finish(ToGrpc(status));

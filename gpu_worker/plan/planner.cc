@@ -58,7 +58,7 @@ absl::Status CheckFits(const PlanRequest& request) {
   if (request.cap_bytes < 0 || (request.cap_bytes > 0 && request.cap_bytes < smallest)) {
     return absl::ResourceExhaustedError(absl::StrCat(
         "device memory of ", request.cap_bytes, " bytes is too small: this run needs at least ", smallest, " bytes (",
-        FormatByteSize(smallest), ")", request.suggests ? Suggestions(request, smallest) : ""));
+        FormatLeastByteSize(smallest), ")", request.suggests ? Suggestions(request, smallest) : ""));
   }
   return absl::OkStatus();
 }

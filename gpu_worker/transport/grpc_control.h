@@ -18,8 +18,8 @@ namespace eps::worker {
 // `timeout`.
 //
 // Errors: UNAVAILABLE nobody listens there (try again) · FAILED_PRECONDITION the daemon refuses: another protocol
-//         version, or its run is over · UNAUTHENTICATED no token, or another one · UNIMPLEMENTED a gRPC server is
-//         there, but no daemon · INVALID_ARGUMENT it answered what makes no sense
+//         version, or its run is over · UNAUTHENTICATED, PERMISSION_DENIED no token, another one, or of another role ·
+//         UNIMPLEMENTED a gRPC server is there, but no daemon · INVALID_ARGUMENT it answered what makes no sense
 using AttachAnswer = std::variant<Attachment, StartingDaemon>;
 absl::StatusOr<AttachAnswer> GrpcAttach(const std::string& address, const Introduction& introduction,
                                         absl::Duration timeout,

@@ -33,6 +33,7 @@
 #include "gpu_worker/session.h"
 #include "gpu_worker/telemetry/worker_page.h"
 #include "gpu_worker/transport/control.h"
+#include "gpu_worker/transport/grpc_channel.h"
 #include "gpu_worker/transport/grpc_control.h"
 #include "gpu_worker/worker_options.h"
 #include "gtest/gtest.h"

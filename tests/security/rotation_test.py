@@ -60,60 +60,76 @@ class KeysInUse(DoorsTest):
             self.assertLess(time.monotonic(), deadline, what)
             time.sleep(0.05)
 
-    def waits_for_reloads(self, count):
-        self.waits_until(f"{count} reloads", lambda: self.log(self.server).count("keys_reloaded") == count)
+    def daemon_takes(self, what, files):
+        """Puts the files into the daemon's places, and waits until it goes by them."""
+        before = self.log(self.server).count(f"keys_reloaded what={what}")
+        for name, content in files.items():
+            self.put(content, self.daemons / name)
+        self.waits_until(f"new {what}", lambda: self.log(self.server).count(f"keys_reloaded what={what}") > before)
+        self.waits_until("all taken", lambda: not self.stale())
 
-    def stale(self):
+    def metric(self, name):
         page = endpoints(self.server, self.out)["metrics"]
         with urllib.request.urlopen(f"http://{page}/metrics", timeout=20) as reply:
             lines = reply.read().decode().splitlines()
-        return next(line for line in lines if line.startswith("eps_keys_stale ")).split()[1] == "1"
+        return float(next(line for line in lines if line.startswith(f"{name} ")).split()[1])
+
+    def stale(self):
+        return self.metric("eps_keys_stale") == 1
+
+    def no_secrets_of(self, folders, *texts):
+        secrets = [line.split()[0] for folder in folders for line in (folder / "tokens").read_text().splitlines()]
+        secrets += [(folder / name).read_text().splitlines()[1] for folder in folders for name in ("server.key", "client.key")]
+        for text in texts:
+            for secret in secrets:
+                self.assertNotIn(secret, text)
 
     def more_steps(self):
         wait_for_steps(self.server, self.out, committed_steps(self.out) + 3)
 
 
 class RotationTest(KeysInUse):
-    def test_a_whole_set_is_exchanged_by_the_documented_order_and_no_step_is_lost(self):
-        new = self.make_keys("new")
+    def test_a_whole_set_is_exchanged_by_the_documented_steps_and_no_step_is_lost(self):
+        new = self.make_keys("new", "--days", "700")
         self.start_run()
         first = self.attach()
         wait_for_steps(self.server, self.out, 2)
         self.assertEqual(self.ask("status", self.keys).returncode, 0)
         self.assertEqual(self.ask("status", new).returncode, 1)
+        ends = self.metric("eps_certificate_expiry_time_seconds")
 
-        # Both authorities everywhere, and the tokens of both.
         both = (new / "ca.crt").read_bytes() + (self.keys / "ca.crt").read_bytes()
-        self.put(both, self.daemons / "ca.crt")
         self.put(both, self.workers / "ca.crt")
-        self.put((new / "tokens").read_bytes() + (self.keys / "tokens").read_bytes(), self.daemons / "tokens")
-        self.waits_for_reloads(1)
-        # What each shows.
+        self.daemon_takes("certificates", {"ca.crt": both})
+        self.daemon_takes("tokens", {"tokens": (new / "tokens").read_bytes() + (self.keys / "tokens").read_bytes()})
+
         self.put(new / "server.crt", self.daemons / "server.crt")
         self.waits_until("half of a pair is told", self.stale)
         self.assertIn("is not the key of", self.log(self.server))
         self.more_steps()
-        self.put(new / "server.key", self.daemons / "server.key")
         self.give_client_files(new)
-        self.waits_for_reloads(2)
-        self.assertFalse(self.stale())
+        self.daemon_takes("certificates", {"server.key": new / "server.key"})
         second = self.attach()
         self.waits_until("the second worker", lambda: "attached 2," in self.ask("status", new).stdout)
-        # The old ones are let in no more.
-        self.put(new / "ca.crt", self.daemons / "ca.crt")
-        self.put(new / "tokens", self.daemons / "tokens")
-        self.waits_for_reloads(3)
-        for old in (self.as_role(self.keys, "token"), self.as_role(new, "../keys/token")):
-            done = run([str(EPS), "status", *old])
+
+        self.daemon_takes("certificates", {"ca.crt": new / "ca.crt"})
+        self.daemon_takes("tokens", {"tokens": new / "tokens"})
+        self.assertGreater(self.metric("eps_certificate_expiry_time_seconds"), ends + 300 * 86400)
+        # What is old opens nothing, whichever it is of the two that are wanted.
+        of_both = ["--connect", self.address, "--tls-ca", str(new / "ca.crt")]
+        for certificate, token in ((self.keys, new), (new, self.keys)):
+            done = run([str(EPS), "status", *of_both, "--tls-cert", str(certificate / "client.crt"), "--tls-key",
+                        str(certificate / "client.key"), "--token-file", str(token / "token")])
             self.assertEqual(done.returncode, 1, done.stdout)
+        self.assertEqual(self.ask("status", new).returncode, 0)
         self.more_steps()  # both workers are there still
         self.assertNotIn("worker_lost", self.log(self.server))
         self.assertEqual(self.ask("stop", new).returncode, 0)
         for process in (self.server, first, second):
             self.ends(process, 0)
-        self.no_secrets_in(self.log(self.server), self.log(first), self.log(second))
+        self.no_secrets_of([self.keys, new], self.log(self.server), self.log(first), self.log(second))
 
-    def test_workers_whose_files_were_renewed_find_the_daemon_that_comes_back_with_new_keys(self):
+    def test_a_worker_waits_for_the_keys_of_the_daemon_that_came_back_with_new_ones(self):
         new = self.make_keys("new")
         self.start_run("--set", "checkpoint.every_steps=2")
         worker = self.attach()
@@ -122,8 +138,9 @@ class RotationTest(KeysInUse):
         self.server.wait()
         for name in ("ca.crt", "server.crt", "server.key", "tokens"):
             self.put(new / name, self.daemons / name)
-        self.give_client_files(new)
         self.start_run("--resume", "--listen", self.address)
+        self.waits_until("the worker is refused", lambda: "certificate verify failed" in self.log(worker))
+        self.give_client_files(new)
         self.more_steps()
         self.assertEqual(self.ask("stop", new).returncode, 0)
         self.ends(self.server, 0)
@@ -135,8 +152,7 @@ class RotationTest(KeysInUse):
         self.attach()
         wait_for_steps(self.server, self.out, 2)
         lines = (self.keys / "tokens").read_text().splitlines(keepends=True)
-        self.put("".join(line for line in lines if "worker" not in line).encode(), self.daemons / "tokens")
-        self.waits_for_reloads(1)
+        self.daemon_takes("tokens", {"tokens": "".join(line for line in lines if "worker" not in line).encode()})
         self.ends(late := self.attach(), 1)
         self.assertIn("the token is not this daemon's", self.log(late))
         self.assertEqual(self.ask("status", self.keys).returncode, 0)
