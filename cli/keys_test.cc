@@ -51,7 +51,7 @@ TEST(KeysTest, CommandsToCopyAreQuoted) {
   app.parse(words);
   const std::string text = testing::internal::GetCapturedStdout();
   EXPECT_EQ(exit_code, kExitDone);
-  EXPECT_NE(text.find("--tls-key '" + out + "/client.key' --token-file '" + out + "/token'\n"), std::string::npos)
+  EXPECT_NE(text.find("--tls-key '" + out + "/client.key' --token-file '" + out + "/worker.token'\n"), std::string::npos)
       << text;
   EXPECT_NE(text.find("--connect example.org:7070 "), std::string::npos) << text;
 }

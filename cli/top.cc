@@ -88,6 +88,10 @@ absl::Status ShowLive(const DaemonFlags& daemon, DaemonClient& client, SignalQue
       silence = std::string(daemon.Explain(next.status()).message());
       continue;
     }
+    // Other keys than this command's count by now: the daemon goes on, and the command has to begin anew.
+    if (absl::IsUnauthenticated(next.status()) || absl::IsPermissionDenied(next.status())) {
+      return daemon.Explain(next.status());
+    }
     if (!next.ok()) {
       last_words =
           absl::StrCat("eps: the daemon is gone (", daemon.Explain(next.status()).message(),

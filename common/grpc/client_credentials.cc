@@ -148,7 +148,7 @@ absl::StatusOr<std::shared_ptr<grpc::ChannelCredentials>> ClientKeys::Make(absl:
     WarnIfExpiresSoon(doors_.ca_file, ca.expires, now);
     options.pem_root_certs = std::move(ca.pem);
     if (!doors_.certificate_file.empty()) {
-      EPS_ASSIGN_OR_RETURN(KeyPair pair, LoadKeyPair(doors_.certificate_file, doors_.key_file, now));
+      EPS_ASSIGN_OR_RETURN(KeyPair pair, LoadKeyPair(doors_.certificate_file, doors_.key_file, Purpose::kClient, now));
       WarnIfExpiresSoon(doors_.certificate_file, pair.expires, now);
       options.pem_private_key = std::move(pair.key);
       options.pem_cert_chain = std::move(pair.certificate);

@@ -8,9 +8,10 @@
 
 namespace eps {
 
-// Warns in the log of a certificate that ends within two weeks.
+// Warns in the log of a certificate that ends within two weeks, or has.
 inline void WarnIfExpiresSoon(const std::string& file, absl::Time expires, absl::Time now) {
   if (expires - now > absl::Hours(14 * 24)) return;
+  if (expires <= now) return LogError("certificate_expired", {{"file", file}});
   LogWarning("certificate_expires_soon", {{"file", file}, {"hours_left", absl::ToInt64Hours(expires - now)}});
 }
 

@@ -73,26 +73,26 @@ class Door {
                          grpc_process_auth_metadata_done_cb done, void* call) {
     Door& door = *static_cast<Door*>(state);
     const grpc_metadata* shown = nullptr;
+    int num_shown = 0;
     absl::string_view method;
     for (const grpc_metadata* each = metadata; each != metadata + count; ++each) {
       if (View(each->key) == kPath) method = View(each->value);
       if (View(each->key) != kAuthorizationHeader) continue;
-      if (shown != nullptr)
-        return door.Refuse(GRPC_STATUS_UNAUTHENTICATED, "more than one token was shown", done, call);
       shown = each;
+      ++num_shown;
     }
-    if (shown == nullptr) {
-      return door.Refuse(GRPC_STATUS_UNAUTHENTICATED, "this daemon wants a token: give --token-file", done, call);
-    }
+    const auto refuse = [&](grpc_status_code code, const std::string& why) {
+      door.LogRefusal(why, method);
+      done(call, nullptr, 0, nullptr, 0, code, why.c_str());
+    };
+    if (num_shown == 0) return refuse(GRPC_STATUS_UNAUTHENTICATED, "this daemon wants a token: give --token-file");
+    if (num_shown > 1) return refuse(GRPC_STATUS_UNAUTHENTICATED, "more than one token was shown");
     const std::optional<Role> role = door.RoleOf(View(shown->value));
-    if (!role.has_value()) {
-      return door.Refuse(GRPC_STATUS_UNAUTHENTICATED, "the token is not this daemon's", done, call);
-    }
+    if (!role.has_value()) return refuse(GRPC_STATUS_UNAUTHENTICATED, "the token is not this daemon's");
     if (const Role wanted = door.role_of_(method); *role < wanted) {
-      return door.Refuse(GRPC_STATUS_PERMISSION_DENIED,
-                         absl::StrCat("the token is a ", RoleName(*role), "'s, and ", method, " wants ",
-                                      wanted == Role::kOperator ? "an " : "a ", RoleName(wanted), "'s"),
-                         done, call);
+      return refuse(GRPC_STATUS_PERMISSION_DENIED,
+                    absl::StrCat("the token is a ", RoleName(*role), "'s, and ", method, " wants ",
+                                 wanted == Role::kOperator ? "an " : "a ", RoleName(wanted), "'s"));
     }
     done(call, shown, 1, nullptr, 0, GRPC_STATUS_OK, nullptr);  // no service sees it, and so none can log it
   }
@@ -108,11 +108,10 @@ class Door {
     return role;
   }
 
-  void Refuse(grpc_status_code code, const std::string& why, grpc_process_auth_metadata_done_cb done, void* call) {
+  void LogRefusal(const std::string& why, absl::string_view method) {
     if (const std::optional<int64_t> refused = refused_.Count(SteadyNow())) {
-      LogWarning("call_refused", {{"reason", why}, {"refused_so_far", *refused}});
+      LogWarning("call_refused", {{"reason", why}, {"call", method}, {"refused_so_far", *refused}});
     }
-    done(call, nullptr, 0, nullptr, 0, code, why.c_str());
   }
 
   const std::shared_ptr<const ServerKeysWatch> keys_;

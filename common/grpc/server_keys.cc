@@ -1,7 +1,6 @@
 #include "common/grpc/server_keys.h"
 
 #include <algorithm>
-#include <cstdint>
 #include <utility>
 
 #include "absl/time/clock.h"
@@ -36,7 +35,7 @@ absl::Time ServerCertificates::expires() const {
 absl::StatusOr<ServerCertificates> ReadServerCertificates(const ServerDoors& doors, absl::Time now) {
   ServerCertificates read;
   if (doors.tls()) {
-    EPS_ASSIGN_OR_RETURN(read.pair, LoadKeyPair(doors.certificate_file, doors.key_file, now));
+    EPS_ASSIGN_OR_RETURN(read.pair, LoadKeyPair(doors.certificate_file, doors.key_file, Purpose::kServer, now));
   }
   if (!doors.client_ca_file.empty()) {
     EPS_ASSIGN_OR_RETURN(read.client_ca, LoadCa(doors.client_ca_file, now));
@@ -119,19 +118,27 @@ void ServerKeysWatch::Run(absl::Duration every) {
 void ServerKeysWatch::Look(absl::Time now) {
   if (now >= warn_again_) WarnOfExpiry(now);
   if (certificate_files_.HaveSettled() && Taken(ReadCertificates(now), certificate_files_)) {
-    LogInfo("keys_reloaded", {{"what", "certificates"}});
+    LogInfo("keys_reloaded", {{"what", "certificates"}, {"expires", absl::FormatTime(certificates()->expires())}});
     WarnOfExpiry(now);
   }
   if (token_file_.HaveSettled() && Taken(ReadTokenList(), token_file_)) {
-    LogInfo("keys_reloaded", {{"what", "tokens"}, {"tokens", static_cast<int64_t>(tokens()->size())}});
+    const std::vector<KnownToken> known = *tokens();
+    const auto count = [&known](Role role) {
+      return std::count_if(known.begin(), known.end(), [role](const KnownToken& each) { return each.role == role; });
+    };
+    LogInfo("keys_reloaded", {{"what", "tokens"},
+                              {"operators", count(Role::kOperator)},
+                              {"workers", count(Role::kWorker)},
+                              {"viewers", count(Role::kViewer)}});
   }
   const MutexLock lock(mu_);
   is_stale_ = certificate_files_.is_refused() || token_file_.is_refused();
 }
 
 void ServerKeysWatch::WarnOfExpiry(absl::Time now) {
-  warn_again_ = now + kWarnAgain;
   const std::shared_ptr<const ServerCertificates> ours = certificates();
+  warn_again_ = now + kWarnAgain;
+  if (now < ours->expires()) warn_again_ = std::min(warn_again_, ours->expires());
   if (doors_.tls()) WarnIfExpiresSoon(doors_.certificate_file, ours->pair.expires, now);
   if (!doors_.client_ca_file.empty()) WarnIfExpiresSoon(doors_.client_ca_file, ours->client_ca.expires, now);
 }

@@ -65,7 +65,7 @@ TEST_F(ServerKeysTest, AChangeIsTakenOnceItHasStayedForALook) {
   Write("tokens", kTwo);
   EXPECT_THAT(Look(), IsEmpty());  // still being written
   EXPECT_EQ(watch_->tokens(), first);
-  EXPECT_THAT(Look(), HasSubstr("keys_reloaded what=tokens tokens=1"));
+  EXPECT_THAT(Look(), HasSubstr("keys_reloaded what=tokens operators=1 workers=0 viewers=0"));
   EXPECT_EQ(first_token(), kTwo);
   EXPECT_THAT(Look(), IsEmpty());
 }
@@ -135,10 +135,31 @@ TEST_F(ServerKeysTest, ATokenIsTakenBackAlsoWhereCertificatesCannotBeTaken) {
   Write("server.crt", other.server_certificate + other.ca_certificate);  // its key is not there
   Write("tokens", kTwo);
   Look();
-  EXPECT_THAT(Look(), AllOf(HasSubstr("is not the key of"), HasSubstr("keys_reloaded what=tokens tokens=1")));
+  EXPECT_THAT(Look(), AllOf(HasSubstr("is not the key of"),
+                            HasSubstr("keys_reloaded what=tokens operators=1 workers=0 viewers=0")));
   EXPECT_EQ(first_token(), kTwo);
   EXPECT_TRUE(watch_->is_stale());
   EXPECT_EQ(watch_->certificates()->pair.certificate, keys.server_certificate);
+}
+
+TEST_F(ServerKeysTest, FilesThatNeverRestAreTakenAllTheSame) {
+  Begin({.token_file = Write("tokens", kOne + "\n" + kTwo)});
+  for (int i = 1; i < 5; ++i) {
+    Write("tokens", kTwo + std::string(static_cast<size_t>(i), '\n'));
+    EXPECT_THAT(Look(), IsEmpty()) << i;
+  }
+  Write("tokens", kTwo + " viewer");
+  EXPECT_THAT(Look(), HasSubstr("keys_reloaded what=tokens"));
+  EXPECT_EQ(first_token(), kTwo);
+}
+
+TEST_F(ServerKeysTest, TheEndOfACertificateIsToldWhenItComes) {
+  const KeySet soon = KeysFor(1);
+  Begin({.certificate_file = Write("server.crt", soon.server_certificate),
+         .key_file = Write("server.key", soon.server_key)});
+  EXPECT_THAT(Look(absl::Hours(23)), IsEmpty());
+  EXPECT_THAT(Look(absl::Hours(24) + absl::Seconds(1)), HasSubstr("ERROR certificate_expired file="));
+  EXPECT_THAT(Look(absl::Hours(25)), IsEmpty());
 }
 
 TEST_F(ServerKeysTest, AThreadLooks) {

@@ -4,6 +4,7 @@
 #include <openssl/pem.h>
 #include <openssl/ssl.h>
 #include <openssl/x509v3.h>
+#include <sys/stat.h>
 
 #include <algorithm>
 #include <ctime>
@@ -75,6 +76,28 @@ absl::StatusOr<KeyPtr> ParseKey(const std::string& pem, const std::string& file)
   return key;
 }
 
+// Also of whoever is let in by what it holds, though it is no secret.
+absl::StatusOr<std::string> ReadCertificates(const std::string& file) {
+  struct stat found = {};
+  if (stat(file.c_str(), &found) == 0 && (found.st_mode & S_IWOTH) != 0) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(file, ": every user of this machine may write it: chmod o-w ", file));
+  }
+  EPS_ASSIGN_OR_RETURN(std::string pem, ReadFile(file, kMaxFileBytes));
+  // gRPC is given it as a C string.
+  if (pem.find('\0') != std::string::npos) return Wrong(file, "has a zero byte, and is no PEM");
+  return pem;
+}
+
+absl::Status CheckPurpose(X509* certificate, Purpose purpose, const std::string& file) {
+  const bool is_server = purpose == Purpose::kServer;
+  if (X509_check_purpose(certificate, is_server ? X509_PURPOSE_SSL_SERVER : X509_PURPOSE_SSL_CLIENT, 0) == 1) {
+    return absl::OkStatus();
+  }
+  return Wrong(file, is_server ? "is not for a server (was client.crt given for server.crt?)"
+                               : "is not for a client (was server.crt given for client.crt?)");
+}
+
 // What TLS itself asks of a certificate and its key, such as how long that is. gRPC, which is given them later, says of
 // what it refuses nothing but in its own log.
 absl::Status CheckUsable(X509* certificate, EVP_PKEY* key, const std::string& file) {
@@ -91,15 +114,17 @@ absl::Status CheckUsable(X509* certificate, EVP_PKEY* key, const std::string& fi
 
 }  // namespace
 
-absl::StatusOr<KeyPair> LoadKeyPair(const std::string& certificate_file, const std::string& key_file, absl::Time now) {
+absl::StatusOr<KeyPair> LoadKeyPair(const std::string& certificate_file, const std::string& key_file, Purpose purpose,
+                                    absl::Time now) {
   KeyPair pair;
-  EPS_ASSIGN_OR_RETURN(pair.certificate, ReadFile(certificate_file, kMaxFileBytes));
+  EPS_ASSIGN_OR_RETURN(pair.certificate, ReadCertificates(certificate_file));
   EPS_ASSIGN_OR_RETURN(pair.key, ReadSecretFile(key_file));
   EPS_ASSIGN_OR_RETURN(const std::vector<CertificatePtr> chain, Parse(pair.certificate, certificate_file));
   EPS_ASSIGN_OR_RETURN(const KeyPtr key, ParseKey(pair.key, key_file));
   if (X509_check_private_key(chain.front().get(), key.get()) != 1) {
     return Wrong(key_file, absl::StrCat("is not the key of ", certificate_file));
   }
+  EPS_RETURN_IF_ERROR(CheckPurpose(chain.front().get(), purpose, certificate_file));
   EPS_RETURN_IF_ERROR(CheckUsable(chain.front().get(), key.get(), certificate_file));
   pair.expires = absl::InfiniteFuture();
   for (const CertificatePtr& certificate : chain) {
@@ -110,17 +135,25 @@ absl::StatusOr<KeyPair> LoadKeyPair(const std::string& certificate_file, const s
 }
 
 absl::StatusOr<CaCertificates> LoadCa(const std::string& file, absl::Time now) {
-  EPS_ASSIGN_OR_RETURN(std::string pem, ReadFile(file, kMaxFileBytes));
+  EPS_ASSIGN_OR_RETURN(std::string pem, ReadCertificates(file));
   EPS_ASSIGN_OR_RETURN(const std::vector<CertificatePtr> certificates, Parse(pem, file));
-  absl::Time expires = absl::InfiniteFuture();
-  if (certificates.size() == 1) {
-    // Of many, such as a system's, one that is no use does not matter.
-    EPS_ASSIGN_OR_RETURN(expires, CheckDates(certificates.front().get(), file, now));
-    if (X509_check_ca(certificates.front().get()) == 0) {
-      return Wrong(file, "is not the certificate of a CA (was server.crt or client.crt given for ca.crt?)");
+  absl::Status wrong;  // with the first of them
+  absl::Time expires;
+  bool is_one_good = false;
+  for (const CertificatePtr& certificate : certificates) {
+    absl::StatusOr<absl::Time> dates = CheckDates(certificate.get(), file, now);
+    if (dates.ok() && X509_check_ca(certificate.get()) == 0) {
+      dates = Wrong(file, "is not the certificate of a CA (was server.crt or client.crt given for ca.crt?)");
     }
+    if (!dates.ok()) {
+      if (wrong.ok()) wrong = dates.status();
+      continue;
+    }
+    is_one_good = true;
+    expires = *dates;
   }
-  return CaCertificates{.pem = std::move(pem), .expires = expires};
+  if (!is_one_good) return wrong;
+  return CaCertificates{.pem = std::move(pem), .expires = certificates.size() == 1 ? expires : absl::InfiniteFuture()};
 }
 
 }  // namespace eps

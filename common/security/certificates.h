@@ -22,14 +22,20 @@ struct CaCertificates {
   absl::Time expires;  // of the only one; never of several, such as a system's, most of which nobody needs
 };
 
+// Whom a certificate is for, where it says that.
+enum class Purpose { kServer, kClient };
+
 // Reads both and looks at them as a handshake would, so that what is wrong is said by file and at the start, instead of
 // by a handshake that fails.
 //
 // Errors: INVALID_ARGUMENT naming the file: no certificate or key in PEM, a key with a passphrase, a key of another
 //         certificate, expired or not valid yet, too weak for the system's TLS · ReadSecretFile's for the key · FileError's
-absl::StatusOr<KeyPair> LoadKeyPair(const std::string& certificate_file, const std::string& key_file, absl::Time now);
+absl::StatusOr<KeyPair> LoadKeyPair(const std::string& certificate_file, const std::string& key_file, Purpose purpose,
+                                    absl::Time now);
 
-// Errors: INVALID_ARGUMENT naming the file: no certificate in PEM, or the only one is expired or no CA's · FileError's
+// Of several those that are no CA's, or not in date, do not matter, as long as one is both.
+// Errors: INVALID_ARGUMENT naming the file: no certificate in PEM, none of a CA, or none in date · FAILED_PRECONDITION
+//         every user of the machine may write it · FileError's
 absl::StatusOr<CaCertificates> LoadCa(const std::string& file, absl::Time now);
 
 }  // namespace eps

@@ -22,7 +22,8 @@ class ChangingFiles {
   // Whether they are to be read: since Take they have changed. Settled: and are the same as at the last look, so that
   // nobody is writing them.
   bool HaveChanged() { return Look() || is_to_read_; }
-  bool HaveSettled() { return !Look() && is_to_read_; }
+  // Those that are written again and again are said to have after a few looks.
+  bool HaveSettled();
 
   // What was read is good.
   void Take();
@@ -36,6 +37,7 @@ class ChangingFiles {
 
   FileStamps stamps_;
   bool is_to_read_ = false;
+  int restless_looks_ = 0;  // one after the other
   std::string refusal_;
 };
 

@@ -89,7 +89,8 @@ TEST_F(KeySetTest, AKeyThatIsTooShortForTlsIsRefusedAndNotLeftToGrpc) {
   const std::string key_file = Write(
       "weak.key",
       pem([&](BIO* bio) { return PEM_write_bio_PrivateKey(bio, key.get(), nullptr, nullptr, 0, nullptr, nullptr); }));
-  EXPECT_THAT(LoadKeyPair(file, key_file, absl::Now()), StatusIs(StatusCode::kInvalidArgument, "ee key too small"));
+  EXPECT_THAT(LoadKeyPair(file, key_file, Purpose::kServer, absl::Now()),
+              StatusIs(StatusCode::kInvalidArgument, "ee key too small"));
 }
 
 TEST_F(KeySetTest, EachRoleHasATokenAndTheDaemonKnowsThem) {
@@ -128,8 +129,9 @@ TEST_F(KeySetTest, WhatIsNoHostIsRefused) {
 TEST_F(KeySetTest, ItsFilesAreTakenByTheirReaders) {
   const absl::Time until = absl::FromUnixSeconds(absl::ToUnixSeconds(absl::Now())) + absl::Hours(1);
   const KeySet set = Make(absl::Now() - absl::Hours(1), until);
-  ASSERT_OK_AND_ASSIGN(const KeyPair pair, LoadKeyPair(Write("server.crt", set.server_certificate),
-                                                       Write("server.key", set.server_key), absl::Now()));
+  ASSERT_OK_AND_ASSIGN(const KeyPair pair,
+                       LoadKeyPair(Write("server.crt", set.server_certificate), Write("server.key", set.server_key),
+                                   Purpose::kServer, absl::Now()));
   EXPECT_EQ(pair.expires, until);
   ASSERT_OK_AND_ASSIGN(const CaCertificates ca, LoadCa(Write("ca.crt", set.ca_certificate), absl::Now()));
   EXPECT_EQ(ca.pem, set.ca_certificate);
@@ -142,7 +144,7 @@ TEST_F(CertificatesTest, AKeyOfAnotherCertificateIsNamed) {
   const KeySet set = Make();
   const std::string certificate = Write("server.crt", set.server_certificate),
                     key = Write("client.key", set.client_key);
-  EXPECT_THAT(LoadKeyPair(certificate, key, absl::Now()),
+  EXPECT_THAT(LoadKeyPair(certificate, key, Purpose::kServer, absl::Now()),
               StatusIs(StatusCode::kInvalidArgument, key + ": is not the key of " + certificate));
 }
 
@@ -150,9 +152,9 @@ TEST_F(CertificatesTest, DatesAreCompared) {
   const KeySet set = Make();
   const std::string certificate = Write("server.crt", set.server_certificate),
                     key = Write("server.key", set.server_key);
-  EXPECT_THAT(LoadKeyPair(certificate, key, absl::Now() + absl::Hours(2)),
+  EXPECT_THAT(LoadKeyPair(certificate, key, Purpose::kServer, absl::Now() + absl::Hours(2)),
               StatusIs(StatusCode::kInvalidArgument, certificate + ": expired on"));
-  EXPECT_THAT(LoadKeyPair(certificate, key, absl::Now() - absl::Hours(2)),
+  EXPECT_THAT(LoadKeyPair(certificate, key, Purpose::kServer, absl::Now() - absl::Hours(2)),
               StatusIs(StatusCode::kInvalidArgument, certificate + ": valid only from"));
   const std::string ca = Write("ca.crt", set.ca_certificate);
   EXPECT_THAT(LoadCa(ca, absl::Now() + absl::Hours(2)), StatusIs(StatusCode::kInvalidArgument, ca + ": expired on"));
@@ -163,7 +165,8 @@ TEST_F(CertificatesTest, TheFirstOfAChainToExpireIsTold) {
                    soon = absl::FromUnixSeconds(absl::ToUnixSeconds(absl::Now())) + absl::Hours(1);
   const KeySet set = Make(from, soon + absl::Hours(7)), above = Make(from, soon);
   const std::string chain = Write("chain.crt", set.server_certificate + above.ca_certificate);
-  ASSERT_OK_AND_ASSIGN(const KeyPair pair, LoadKeyPair(chain, Write("server.key", set.server_key), absl::Now()));
+  ASSERT_OK_AND_ASSIGN(const KeyPair pair,
+                       LoadKeyPair(chain, Write("server.key", set.server_key), Purpose::kServer, absl::Now()));
   EXPECT_EQ(pair.expires, soon);
   // Of several CAs one that nobody needs may end.
   ASSERT_OK_AND_ASSIGN(const CaCertificates bundle,
@@ -177,15 +180,45 @@ TEST_F(CertificatesTest, WhatIsNotWhatItShouldBeIsNamed) {
                     key = Write("server.key", set.server_key);
   const std::string text = Write("text", "hello"), empty = Write("empty", "");
   for (const std::string& bad : {text, empty, key}) {
-    EXPECT_THAT(LoadKeyPair(bad, key, absl::Now()), StatusIs(StatusCode::kInvalidArgument, bad)) << bad;
+    EXPECT_THAT(LoadKeyPair(bad, key, Purpose::kServer, absl::Now()), StatusIs(StatusCode::kInvalidArgument, bad))
+        << bad;
     EXPECT_THAT(LoadCa(bad, absl::Now()), StatusIs(StatusCode::kInvalidArgument, bad)) << bad;
   }
   for (const std::string& bad : {text, empty, certificate}) {
-    EXPECT_THAT(LoadKeyPair(certificate, bad, absl::Now()), StatusIs(StatusCode::kInvalidArgument, bad)) << bad;
+    EXPECT_THAT(LoadKeyPair(certificate, bad, Purpose::kServer, absl::Now()),
+                StatusIs(StatusCode::kInvalidArgument, bad))
+        << bad;
   }
-  EXPECT_THAT(LoadKeyPair(dir_.File("none"), key, absl::Now()), StatusIs(StatusCode::kNotFound, "none"));
-  EXPECT_THAT(LoadKeyPair(certificate, dir_.File("none"), absl::Now()), StatusIs(StatusCode::kNotFound, "none"));
+  EXPECT_THAT(LoadKeyPair(dir_.File("none"), key, Purpose::kServer, absl::Now()),
+              StatusIs(StatusCode::kNotFound, "none"));
+  EXPECT_THAT(LoadKeyPair(certificate, dir_.File("none"), Purpose::kServer, absl::Now()),
+              StatusIs(StatusCode::kNotFound, "none"));
   EXPECT_THAT(LoadCa(certificate, absl::Now()), StatusIs(StatusCode::kInvalidArgument, "not the certificate of a CA"));
+  const std::string leaves = Write("leaves.crt", set.server_certificate + set.client_certificate);
+  EXPECT_THAT(LoadCa(leaves, absl::Now()), StatusIs(StatusCode::kInvalidArgument, "not the certificate of a CA"));
+  EXPECT_OK(LoadCa(Write("one.crt", set.server_certificate + set.ca_certificate), absl::Now()));
+  const std::string zero = Write("zero.crt", set.ca_certificate + std::string(1, '\0') + set.ca_certificate);
+  EXPECT_THAT(LoadCa(zero, absl::Now()), StatusIs(StatusCode::kInvalidArgument, "zero byte"));
+}
+
+TEST_F(CertificatesTest, OneForTheOtherSideIsRefused) {
+  const KeySet set = Make();
+  const std::string server = Write("server.crt", set.server_certificate),
+                    client = Write("client.crt", set.client_certificate),
+                    server_key = Write("server.key", set.server_key), client_key = Write("client.key", set.client_key);
+  EXPECT_OK(LoadKeyPair(client, client_key, Purpose::kClient, absl::Now()));
+  EXPECT_THAT(LoadKeyPair(client, client_key, Purpose::kServer, absl::Now()),
+              StatusIs(StatusCode::kInvalidArgument, client + ": is not for a server"));
+  EXPECT_THAT(LoadKeyPair(server, server_key, Purpose::kClient, absl::Now()),
+              StatusIs(StatusCode::kInvalidArgument, server + ": is not for a client"));
+}
+
+TEST_F(CertificatesTest, OneThatEveryUserMayWriteIsRefused) {
+  const std::string ca = Write("ca.crt", Make().ca_certificate);
+  ASSERT_EQ(chmod(ca.c_str(), 0666), 0);
+  EXPECT_THAT(LoadCa(ca, absl::Now()), StatusIs(StatusCode::kFailedPrecondition, "chmod o-w " + ca));
+  ASSERT_EQ(chmod(ca.c_str(), 0664), 0);
+  EXPECT_OK(LoadCa(ca, absl::Now()));
 }
 
 TEST_F(CertificatesTest, ADamagedCertificateIsNamed) {
@@ -205,7 +238,7 @@ TEST_F(CertificatesTest, AKeyWithAPassphraseIsRefusedInsteadOfAskedFor) {
   char* bytes = nullptr;
   const auto num_bytes = BIO_get_mem_data(writer.get(), &bytes);
   const std::string locked = Write("locked.key", std::string(bytes, static_cast<size_t>(num_bytes)));
-  EXPECT_THAT(LoadKeyPair(Write("server.crt", set.server_certificate), locked, absl::Now()),
+  EXPECT_THAT(LoadKeyPair(Write("server.crt", set.server_certificate), locked, Purpose::kServer, absl::Now()),
               StatusIs(StatusCode::kInvalidArgument, "passphrase"));
 }
 
@@ -214,11 +247,12 @@ TEST_F(CertificatesTest, AKeyThatOthersMayReadIsRefused) {
   const std::string certificate = Write("server.crt", set.server_certificate),
                     key = Write("server.key", set.server_key);
   ASSERT_EQ(chmod(key.c_str(), 0644), 0);
-  EXPECT_THAT(LoadKeyPair(certificate, key, absl::Now()), StatusIs(StatusCode::kFailedPrecondition, "chmod 600"));
+  EXPECT_THAT(LoadKeyPair(certificate, key, Purpose::kServer, absl::Now()),
+              StatusIs(StatusCode::kFailedPrecondition, "chmod 600"));
   // A certificate is no secret.
   ASSERT_EQ(chmod(key.c_str(), 0600), 0);
   ASSERT_EQ(chmod(certificate.c_str(), 0644), 0);
-  EXPECT_OK(LoadKeyPair(certificate, key, absl::Now()));
+  EXPECT_OK(LoadKeyPair(certificate, key, Purpose::kServer, absl::Now()));
 }
 
 }  // namespace
