@@ -32,7 +32,7 @@ class ScheduleBuilder {
         inner_places_(pass.inner.empty() ? plan.PlacesOf(turns_.num_stashed_blocks(), turns_.num_items()) : pass.inner),
         is_final_(boundaries != nullptr),
         steps_(is_final_),
-        weight_slots_(model, plan, turns_),
+        weight_slots_(model, plan, turns_, pass.expands),
         turn_slots_(turns_.size()),
         boundaries_(static_cast<int>(plan.boundary_slots.size()), turns_.size(), boundaries),
         inners_(static_cast<int>(plan.inner_slots.size()), turns_.size(), inners),
@@ -124,7 +124,7 @@ class ScheduleBuilder {
     gradients_.StartVisit(turns_[t]);
     if (!turns_[t].needs_weights()) return;
     PullAhead();
-    weight_slots_.StartVisit();
+    weight_slots_.StartVisit(turns_[t]);
   }
   void EndVisit(const Turn& turn) {
     weight_slots_.EndVisit(turn.layer.value());

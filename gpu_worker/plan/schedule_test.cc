@@ -59,6 +59,44 @@ TEST(ScheduleTest, AMicroBatchPassesThroughBlocksThatAreDepthFirstTheHeadAndBack
   EXPECT_EQ(OrderFrom(2, MadeSchedule({.layers = 3, .vnodes = 1, .micro_batches = 3, .depth_first = 2})), want);
 }
 
+// One that nobody waits for may be late, and with one version (precision.wire_versions) ask for what is gone.
+TEST(ScheduleTest, EachPullIsWaitedForByWhatItsLayerComputes) {
+  const auto computes = [](const RelayStep& step) {
+    return step.kind == Kind::kExpand || step.kind == Kind::kForward || step.kind == Kind::kRecompute ||
+           step.kind == Kind::kHead || step.kind == Kind::kBackward;
+  };
+  for (int layers = 1; layers <= 4; ++layers) {
+    for (int slots = 1; slots <= 3; ++slots) {
+      for (const bool expands : {false, true}) {
+        for (const bool large_tables : {false, true}) {
+          for (int depth_first = 0; depth_first <= std::min(2, layers); ++depth_first) {
+            for (const std::vector<int>& frozen : {std::vector<int>{}, {0}, {0, 1}}) {
+              const ScheduleShape shape = {.layers = layers,
+                                           .weight_slots = slots,
+                                           .expands = expands,
+                                           .frozen = frozen,
+                                           .depth_first = depth_first,
+                                           .large_tables = large_tables};
+              const std::vector<RelayStep> steps = MadeSchedule(shape).Build();
+              for (size_t i = 0; i < steps.size(); ++i) {
+                if (steps[i].kind != Kind::kPull) continue;
+                EXPECT_TRUE(std::any_of(steps.begin() + static_cast<ptrdiff_t>(i), steps.end(),
+                                        [&](const auto& step) {
+                                          return computes(step) && step.layer == steps[i].layer &&
+                                                 std::find(step.waits_for.begin(), step.waits_for.end(),
+                                                           static_cast<int>(i)) != step.waits_for.end();
+                                        }))
+                    << Print(shape) << ": the pull of layer " << steps[i].layer.value()
+                    << (steps[i].backward ? " back" : "");
+              }
+            }
+          }
+        }
+      }
+    }
+  }
+}
+
 // None waits for the block before the first of them.
 TEST(ScheduleTest, BlocksThatAreDepthFirstArePulledOnceAndAhead) {
   const MadeSchedule made({.layers = 5, .vnodes = 1, .micro_batches = 2, .depth_first = 3});

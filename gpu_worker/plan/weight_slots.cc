@@ -16,15 +16,23 @@ int NumLarge(const RelayPlan& plan) {
 
 }  // namespace
 
-WeightSlots::WeightSlots(const ModelSpec& model, const RelayPlan& plan, const Turns& turns)
+WeightSlots::WeightSlots(const ModelSpec& model, const RelayPlan& plan, const Turns& turns, bool expands)
     : num_slots_(static_cast<int>(plan.weight_slots.size())),
       num_large_(NumLarge(plan)),
       large_(num_large_),
       small_(num_slots_ - num_large_) {
   const int64_t block_bytes = model.max_block_bytes(plan.wire);
   for (const LayerSpec& layer : model.layers) is_large_.push_back(model.wire_bytes(layer, plan.wire) > block_bytes);
+  int expanded = -1;  // layer
   for (size_t t = 0; t < turns.size(); ++t) {
-    if (turns[t].starts_visit && turns[t].needs_weights()) visits_.push_back(turns[t]);
+    const Turn& turn = turns[t];
+    if (!turn.starts_visit || !turn.needs_weights()) continue;
+    if (turn.kind == LayerKind::kBlock) {
+      const bool is_there = expands && num_slots_ == 1 && turn.layer.value() == expanded;
+      expanded = turn.layer.value();
+      if (is_there) continue;
+    }
+    visits_.push_back(turn);
   }
   FindBlocksForLargeSlot();
 }
@@ -81,7 +89,10 @@ int WeightSlots::Take(size_t visit) {
   return slot != SlotPool::kNone ? slot : large_.TryTake(layer, moment);
 }
 
-void WeightSlots::StartVisit() {
+void WeightSlots::StartVisit(const Turn& turn) {
+  const bool is_next =
+      next_ < visits_.size() && visits_[next_].layer == turn.layer && visits_[next_].backward == turn.backward;
+  if (!is_next) return;
   const int slot = SlotOf(LayerOf(next_));
   EPS_CHECK(slot != SlotPool::kNone);
   PoolOf(slot).Pin(InPool(slot));
@@ -90,6 +101,7 @@ void WeightSlots::StartVisit() {
 
 void WeightSlots::EndVisit(int layer) {
   const int slot = SlotOf(layer);
+  if (slot == SlotPool::kNone) return;
   SlotPool& pool = PoolOf(slot);
   pool.Unpin(InPool(slot));
   for (size_t visit = next_; visit < visits_.size(); ++visit) {

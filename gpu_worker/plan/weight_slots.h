@@ -17,6 +17,10 @@ namespace eps::worker {
 // All slots but the first may have room for no more than a block (RelayPlan::weight_slots). Where embedding or head are
 // larger, they go to the first one, and blocks only while neither needs it.
 //
+// A pass that expands blocks into their compute dtype has the last one so until the next block's turn comes: where the
+// head takes its place, as with a single slot, its way back needs no weights, and none are brought for it. They would be
+// waited for by nobody, and with one version (precision.wire_versions) be asked for when that is gone.
+//
 // Threads: none of its own; one caller
 class WeightSlots {
  public:
@@ -25,13 +29,15 @@ class WeightSlots {
     int slot = 0;  // of the plan's
   };
 
-  // Of a resident plan every layer gets the slot of its place, as they are visited first in that order.
-  WeightSlots(const ModelSpec& model, const RelayPlan& plan, const Turns& turns);
+  // Of a resident plan every layer gets the slot of its place, as they are visited first in that order. `expands`:
+  // PassShape's.
+  WeightSlots(const ModelSpec& model, const RelayPlan& plan, const Turns& turns, bool expands);
 
   // What can be pulled now, in the order of visits.
   std::vector<Pull> PullAhead();
-  // The next visit begins, with its weights in a slot: PullAhead has just said so, or did before.
-  void StartVisit();
+  // The visit of which `turn` is the first begins, with its weights in a slot, if it needs any: PullAhead has just said
+  // so, or did before.
+  void StartVisit(const Turn& turn);
   // The visit to `layer` that has begun is over.
   void EndVisit(int layer);
   int SlotOf(int layer) const;  // SlotPool::kNone: in none
@@ -45,7 +51,7 @@ class WeightSlots {
   SlotPool& PoolOf(int slot) { return slot < num_large_ ? large_ : small_; }
   int InPool(int slot) const { return slot < num_large_ ? slot : slot - num_large_; }
 
-  std::vector<Turn> visits_;    // the first turn of each
+  std::vector<Turn> visits_;    // that need weights: the first turn of each
   std::vector<bool> is_large_;  // by layer: only the first slot has room for it
   const int num_slots_, num_large_;
   std::vector<bool> may_take_large_;  // by visit, of blocks

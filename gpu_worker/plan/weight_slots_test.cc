@@ -19,9 +19,10 @@ namespace {
 // A pass of two micro-batches over a model whose tables are larger than its blocks, and what lies in each slot.
 class Walk {
  public:
-  Walk(int blocks, int slots, int depth_first)
+  Walk(int blocks, int slots, int depth_first, bool expands = false)
       : model_(BuildModel({.num_layers = blocks, .d_model = 4, .num_heads = 1, .context = 2, .vocab = 400}).value()),
-        turns_(model_, /*num_vnodes=*/1, /*micro_batches=*/2, /*forward_only=*/false, depth_first) {
+        turns_(model_, /*num_vnodes=*/1, /*micro_batches=*/2, /*forward_only=*/false, depth_first),
+        expands_(expands) {
     plan_.depth_first_blocks = depth_first;
     plan_.weight_slots.resize(static_cast<size_t>(slots + depth_first), {.num_bytes = 1});
     plan_.weight_slots.front().num_bytes = 2;
@@ -29,16 +30,20 @@ class Walk {
 
   // Pulls in their order, as "LAYER into SLOT".
   std::vector<std::string> Run() {
-    WeightSlots slots(model_, plan_, turns_);
+    WeightSlots slots(model_, plan_, turns_, expands_);
     for (size_t t = 0; t < turns_.size(); ++t) {
       const Turn& turn = turns_[t];
       if (!turn.needs_weights()) continue;
       if (turn.starts_visit) {
         Pull(slots);
-        slots.StartVisit();
+        slots.StartVisit(turn);
         in_use_.insert(turn.layer.value());
       }
-      EXPECT_EQ(in_slot_.at(slots.SlotOf(turn.layer.value())), turn.layer.value());
+      if (const int slot = slots.SlotOf(turn.layer.value()); slot == SlotPool::kNone) {
+        EXPECT_TRUE(expands_ && turn.backward);  // and it is in no slot either
+      } else {
+        EXPECT_EQ(in_slot_.at(slot), turn.layer.value());
+      }
       if (!turns_.EndsVisit(turn)) continue;
       in_use_.erase(turn.layer.value());
       slots.EndVisit(turn.layer.value());
@@ -66,6 +71,7 @@ class Walk {
 
   const ModelSpec model_;
   const Turns turns_;
+  const bool expands_;
   RelayPlan plan_;
   std::map<int, int> in_slot_;  // layers
   std::set<int> in_use_;
@@ -84,6 +90,14 @@ TEST(WeightSlotsTest, BlocksTakeTurnsInTheFirstSlotWhileNoTableNeedsIt) {
 
 TEST(WeightSlotsTest, WithOneSlotEverythingGoesThere) {
   EXPECT_EQ(Walk(2, 1, 0).Run(), (Pulls{"0 into 0", "1 into 0", "2 into 0", "3 into 0", "2 into 0", "1 into 0"}));
+}
+
+TEST(WeightSlotsTest, ABlockWhoseExpandedFormOutlastsTheHeadIsNotBroughtAgainForNobody) {
+  EXPECT_EQ(Walk(2, 1, 0, /*expands=*/true).Run(), (Pulls{"0 into 0", "1 into 0", "2 into 0", "3 into 0", "1 into 0"}));
+  EXPECT_EQ(Walk(1, 1, 0, /*expands=*/true).Run(), (Pulls{"0 into 0", "1 into 0", "2 into 0"}));
+  // Where it stays in a slot nothing is otherwise.
+  EXPECT_EQ(Walk(4, 2, 0, /*expands=*/true).Run(), Walk(4, 2, 0).Run());
+  EXPECT_EQ(Walk(4, 2, 2, /*expands=*/true).Run(), Walk(4, 2, 2).Run());
 }
 
 TEST(WeightSlotsTest, DepthFirstBlocksStayAndLeaveTheirSlotsOneByOne) {
@@ -123,7 +137,7 @@ TEST(WeightSlotsTest, ATableThatIsLongerThanAQuantizedBlockHasTheFirstSlotAlone)
   plan.wire = Dtype::kF32;
   plan.weight_slots.resize(3, {.num_bytes = 1});
   plan.weight_slots.front().num_bytes = 2;
-  WeightSlots slots(model, plan, turns);
+  WeightSlots slots(model, plan, turns, /*expands=*/false);
   int of_tables = 0;
   for (size_t t = 0; t < turns.size(); ++t) {
     if (!turns[t].starts_visit || !turns[t].needs_weights()) continue;
@@ -132,7 +146,7 @@ TEST(WeightSlotsTest, ATableThatIsLongerThanAQuantizedBlockHasTheFirstSlotAlone)
       EXPECT_EQ(pull.slot, 0);
       ++of_tables;
     }
-    slots.StartVisit();
+    slots.StartVisit(turns[t]);
     slots.EndVisit(turns[t].layer.value());
   }
   EXPECT_GE(of_tables, 2);
