@@ -58,8 +58,9 @@ absl::Status WriteKeySet(const std::string& out, const KeySet& set) {
                                                         {"token", set.operator_token + "\n"},
                                                         {"worker.token", set.worker_token + "\n"},
                                                         {"viewer.token", set.viewer_token + "\n"}};
-  for (const auto& [name, content] : tokens)
+  for (const auto& [name, content] : tokens) {
     EPS_RETURN_IF_ERROR(WriteSecretFile(absl::StrCat(out, "/", name), content));
+  }
   return SyncDirectory(out);
 }
 

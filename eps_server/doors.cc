@@ -71,8 +71,9 @@ absl::StatusOr<OpenedDoors> OpenDoors(const ListenAddress& listen, const DaemonO
 
 void ShowKeys(const ServerKeysWatch& keys, DaemonView& view) {
   const absl::Time expires = keys.certificates()->expires();
-  if (expires != absl::InfiniteFuture())
+  if (expires != absl::InfiniteFuture()) {
     view.certificate_expiry_seconds = absl::ToDoubleSeconds(expires - absl::UnixEpoch());
+  }
   view.keys_are_stale = keys.is_stale();
 }
 

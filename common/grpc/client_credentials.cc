@@ -20,8 +20,8 @@
 namespace eps {
 namespace {
 
-constexpr absl::Duration kLookAgain =
-    absl::Seconds(1);  // a token's file is looked at no more often, whatever the calls
+// A token's file is looked at no more often, however many calls there are.
+constexpr absl::Duration kLookAgain = absl::Seconds(1);
 
 }  // namespace
 

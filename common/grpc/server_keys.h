@@ -36,7 +36,7 @@ absl::StatusOr<ServerCertificates> ReadServerCertificates(const ServerDoors& doo
 // is not taken for a new one. Certificates are read together, and tokens by themselves, as one that is to be taken back
 // must not wait for a certificate. Files that cannot be taken change nothing: what was there before goes on, the log
 // says why, and each look tries anew. Of certificates that end within two weeks the log warns at first, with each
-// change, and once a day.
+// change, once a day, and when one has ended.
 //
 // Threads: safe, but for Look
 class ServerKeysWatch {
