@@ -3,6 +3,7 @@
 import fnmatch
 import json
 import math
+import os
 
 import numpy as np
 import torch
@@ -14,7 +15,8 @@ import torch_gpt2
 from eps_run import EPS, SystemTest, latest_checkpoint, metrics, run, summary
 
 VNODES, MICRO_BATCHES, MICRO_BATCH = 4, 2, 2
-STEPS, PEAK, FINAL, WARMUP = 20, 2e-3, 2e-4, 4
+STEPS = int(os.environ.get("EPS_REFERENCE_STEPS", 20))
+PEAK, FINAL, WARMUP = 2e-3, 2e-4, 4
 TOLERANCE = 1e-4
 
 

@@ -4,16 +4,16 @@ from torch_bert_run import ClassesReference, MaskedTokensReference
 
 
 class MaskedTokensTest(MaskedTokensReference):
-    def test_twenty_steps(self):
+    def test_losses_and_weights(self):
         self.compare(None, "CONSTANT", *self.args)
 
-    def test_twenty_steps_with_exact_clipping_on_two_workers_under_the_smallest_plan(self):
+    def test_losses_and_weights_with_exact_clipping_on_two_workers_under_the_smallest_plan(self):
         self.compare(0.5, "LINEAR", *self.args, "--workers", 2, "--set", "relay.inner=RECOMPUTE")
 
 
 class ClassesTest(ClassesReference):
-    def test_twenty_steps(self):
+    def test_losses_and_weights(self):
         self.compare(None, "CONSTANT", *self.args)
 
-    def test_twenty_steps_with_exact_clipping_on_two_workers_under_the_smallest_plan(self):
+    def test_losses_and_weights_with_exact_clipping_on_two_workers_under_the_smallest_plan(self):
         self.compare(0.5, "LINEAR", *self.args, "--workers", 2, "--set", "relay.inner=RECOMPUTE")

@@ -16,17 +16,17 @@ class OptimizerTest(Gpt2Reference):
         self.optimizer = optimizer
         return {"adamw": None, "lamb": {"beta1": 0.9, "beta2": 0.95, "eps": 1e-6, "weight_decay": 0.1, **options}}
 
-    def test_twenty_steps_with_lamb(self):
+    def test_losses_and_weights_with_lamb(self):
         self.compare(None, "COSINE", "--workers", 2, rule=self.lamb())
         self.assertGreater(max(self.made.ratios), 2 * min(self.made.ratios), "one ratio would do for all")
 
-    def test_twenty_steps_with_lamb_bound_ratios_and_exact_clipping(self):
+    def test_losses_and_weights_with_lamb_bound_ratios_and_exact_clipping(self):
         bound = 0.07
         self.compare(0.5, "LINEAR", rule=self.lamb(max_trust_ratio=bound))
         reached = sum(ratio == bound for ratio in self.made.ratios)
         self.assertTrue(0 < reached < len(self.made.ratios), f"{reached} of {len(self.made.ratios)} ratios are the bound")
 
-    def test_twenty_steps_with_adam_whose_decay_is_a_gradient(self):
+    def test_losses_and_weights_with_adam_whose_decay_is_a_gradient(self):
         def optimizer(w):
             return torch.optim.Adam([{"params": [p for p in w.values() if p.dim() >= 2], "weight_decay": 0.1},
                                      {"params": [p for p in w.values() if p.dim() < 2]}], PEAK, (0.9, 0.95), 1e-8)
@@ -34,7 +34,7 @@ class OptimizerTest(Gpt2Reference):
         rule = {"adamw": None, "adam": {"beta1": 0.9, "beta2": 0.95, "eps": 1e-8, "weight_decay": 0.1}}
         self.compare(0.5, "COSINE", "--workers", 2, rule=rule)
 
-    def test_twenty_steps_with_parameter_groups(self):
+    def test_losses_and_weights_with_parameter_groups(self):
         def optimizer(w):
             def group(name, p):
                 decay, scale = 0.1 if p.dim() >= 2 else 0.0, 1.0

@@ -5,21 +5,21 @@ from torch_gpt2_run import LAYERS, Gpt2Reference
 
 
 class TorchTest(Gpt2Reference):
-    def test_twenty_steps_without_clipping(self):
+    def test_losses_and_weights_without_clipping(self):
         self.compare(None, "CONSTANT")
 
-    def test_twenty_steps_without_clipping_on_two_workers_under_the_smallest_plan(self):
+    def test_losses_and_weights_without_clipping_on_two_workers_under_the_smallest_plan(self):
         self.compare(None, "LINEAR", "--workers", 2, "--set", "relay.inner=RECOMPUTE")
 
-    def test_twenty_steps_with_exact_clipping(self):
+    def test_losses_and_weights_with_exact_clipping(self):
         self.compare(0.5, "COSINE")
 
-    def test_twenty_steps_with_frozen_tensors_and_exact_clipping(self):
+    def test_losses_and_weights_with_frozen_tensors_and_exact_clipping(self):
         self.compare(0.3, "COSINE", freeze=("transformer.w*", "transformer.h.0.*", "*.1.attn.*", "*.2.ln_1.weight"))
 
     @long
-    def test_twenty_steps_that_drop_layers_and_exact_clipping(self):
+    def test_losses_and_weights_that_drop_layers_and_exact_clipping(self):
         self.compare(0.5, "COSINE", "--workers", 2, drop={"blocks": LAYERS, "share": 0.4})
 
-    def test_twenty_steps_that_drop_later_layers_more_often(self):
+    def test_losses_and_weights_that_drop_later_layers_more_often(self):
         self.compare(None, "LINEAR", drop={"blocks": LAYERS, "share": 0.8, "rule": "LINEAR"})

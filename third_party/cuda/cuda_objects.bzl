@@ -1,14 +1,17 @@
-"""Compiles CUDA sources with nvcc for every GPU that this project supports."""
+"""Compiles CUDA sources with nvcc for the GPUs that //third_party/cuda:gpus names, or all that this project supports."""
 
 load("@cuda_toolkit//:found.bzl", "NVCC")
 
-# PTX for these, which is most of nvcc's work, and from it machine code for those. The least one's is kept beside: a
-# driver compiles it for any GPU that comes later.
-_ARCHITECTURES = {
-    "80": ["compute_80", "sm_80", "sm_86", "sm_89"],
-    "90a": ["sm_90a"],
-    "100": ["sm_100", "sm_120"],
+# Of each GPU the PTX that its machine code is made from. Making PTX is most of nvcc's work, so that some share theirs.
+_PTX = {
+    "80": "80",
+    "86": "80",
+    "89": "80",
+    "90a": "90a",
+    "100": "100",
+    "120": "100",
 }
+_EVERY_GPU = "all"
 
 _FLAGS = [
     "-std=c++20",
@@ -19,7 +22,31 @@ _FLAGS = [
     "--expt-relaxed-constexpr",
     "-Werror=all-warnings",
     "-Xcompiler=-fPIC,-O3,-fno-omit-frame-pointer",
-] + ["-gencode=arch=compute_%s,code=[%s]" % (ptx, ",".join(codes)) for ptx, codes in _ARCHITECTURES.items()]
+]
+
+GpusInfo = provider("Which GPUs are compiled for.", fields = ["key", "flags"])
+
+def _gpus_impl(ctx):
+    value = ctx.build_setting_value
+    gpus = _PTX.keys() if value == _EVERY_GPU else value.split(",")
+    codes = {}
+    for gpu in gpus:
+        if gpu not in _PTX:
+            fail("%s: there is no GPU \"%s\"; write %s, or some of %s with commas between them" %
+                 (ctx.label, gpu, _EVERY_GPU, ", ".join(_PTX.keys())))
+        codes.setdefault(_PTX[gpu], []).append("sm_" + gpu)
+    if "80" in codes:
+        codes["80"].append("compute_80")  # a driver compiles it for any GPU that comes later
+    return [GpusInfo(
+        key = value.replace(",", "-"),
+        flags = ["-gencode=arch=compute_%s,code=[%s]" % (ptx, ",".join(code)) for ptx, code in codes.items()],
+    )]
+
+gpus = rule(
+    implementation = _gpus_impl,
+    doc = "Of which GPUs there is machine code: all, or for instance 80 or 90a,100.",
+    build_setting = config.string(flag = True),
+)
 
 def _cuda_objects_impl(ctx):
     headers = depset(
@@ -27,13 +54,14 @@ def _cuda_objects_impl(ctx):
         transitive = [dep[CcInfo].compilation_context.headers for dep in ctx.attr.deps],
     )
     fused = ctx.files.fused_srcs
+    gpus = ctx.attr._gpus[GpusInfo]
     objects = []
     for source in ctx.files.srcs:
         name = source.basename[:source.basename.index(".")]
-        object = ctx.actions.declare_file("%s_/%s.o" % (ctx.label.name, name))
+        object = ctx.actions.declare_file("%s_%s/%s.o" % (ctx.label.name, gpus.key, name))  # both are kept where it changes
         ctx.actions.run(
             executable = NVCC,
-            arguments = _FLAGS + ["-fmad=true" if source in fused else "-fmad=false"] +
+            arguments = _FLAGS + gpus.flags + ["-fmad=true" if source in fused else "-fmad=false"] +
                         ["-I.", "-I" + ctx.bin_dir.path, source.path, "-o", object.path],
             inputs = depset([source], transitive = [headers]),
             outputs = [object],
@@ -56,5 +84,6 @@ cuda_objects = rule(
         ),
         "hdrs": attr.label_list(allow_files = [".h"]),
         "deps": attr.label_list(providers = [CcInfo]),
+        "_gpus": attr.label(default = "//third_party/cuda:gpus"),
     },
 )

@@ -1,7 +1,9 @@
-"""fuzz_test: a fuzzer of outside bytes, which is also a plain test over its seeds."""
+"""fuzz_test: a fuzzer of outside bytes, which is also a plain test over its seeds and what they are changed into."""
+
+_MUTATIONS = 10000  # in each test run: about a second
 
 def fuzz_test(name, srcs, deps):
-    """A cc_test that replays testdata/<name>/*; built with --config=fuzz it searches for new inputs. See CONTRIBUTING.md.
+    """A cc_test that replays testdata/<name>/*, and what these are changed into; built with --config=fuzz it searches for new inputs. See CONTRIBUTING.md.
 
     Args:
       name: ends in _fuzz. `./test` finds it by its tag.
@@ -13,7 +15,10 @@ def fuzz_test(name, srcs, deps):
         name = name,
         size = "small",
         srcs = srcs,
-        args = [native.package_name() + "/" + seeds],
+        args = select({
+            "//third_party/sanitizers:is_fuzz": [],
+            "//conditions:default": ["--mutations=%d" % _MUTATIONS, native.package_name() + "/" + seeds],
+        }),
         data = native.glob([seeds + "/**"]),
         tags = ["fuzz"],
         deps = deps + ["//third_party/sanitizers:fuzz_main"],
