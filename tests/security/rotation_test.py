@@ -1,12 +1,14 @@
 """Keys that are exchanged while a run goes on, and what each role's token opens, with the real programs."""
 
 import os
+import pty
 import shutil
+import subprocess
 import time
 import urllib.request
 
 from doors_test import DoorsTest
-from eps_run import ENDLESS, EPS, TIME_SCALE, committed_steps, endpoints, run, wait_for_steps
+from eps_run import ENDLESS, EPS, TIME_SCALE, committed_steps, endpoints, run, start, wait_for_steps
 
 DEVICE_MEMORY = ["--device-memory", "64MiB"]
 
@@ -156,6 +158,29 @@ class RotationTest(KeysInUse):
         self.ends(late := self.attach(), 1)
         self.assertIn("the token is not this daemon's", self.log(late))
         self.assertEqual(self.ask("status", self.keys).returncode, 0)
+
+    def test_eps_top_gives_the_screen_back_and_says_so_when_its_token_is_taken_back(self):
+        self.start_run()
+        self.attach()
+        wait_for_steps(self.server, self.out, 2)
+        terminal, others_end = pty.openpty()
+        self.addCleanup(os.close, terminal)
+        top = start([EPS, "top", "--interval-seconds", "0.2", *self.as_role(self.keys, "viewer.token")], stdout=others_end,
+                    stderr=subprocess.PIPE)
+        self.addCleanup(self.end_if_running, top)
+        os.close(others_end)
+        shown = os.read(terminal, 1 << 16)
+        lines = (self.keys / "tokens").read_text().splitlines(keepends=True)
+        self.daemon_takes("tokens", {"tokens": "".join(line for line in lines if "viewer" not in line).encode()})
+        try:
+            while part := os.read(terminal, 1 << 16):
+                shown += part
+        except OSError:  # the other end is closed
+            pass
+        self.assertIn("the token is not this daemon's", self.ends(top, 1))
+        self.assertTrue(shown.startswith(b"\033[?1049h"), shown[:80])
+        self.assertTrue(shown.endswith(b"\033[?1049l"), shown[-80:])
+        self.more_steps()
 
 
 class RolesTest(KeysInUse):
