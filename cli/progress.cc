@@ -16,6 +16,7 @@
 #include "common/base/byte_size.h"
 #include "common/base/state_names.h"
 #include "common/base/wait_cause.h"
+#include "common/grpc/keys_state.h"
 
 namespace eps::cli {
 namespace {
@@ -159,6 +160,25 @@ std::string FormatCheckpointAge(const proto::StatusReply& status) {
   return absl::StrCat(FormatSeconds(status.checkpoint_age_seconds()), " ago, ",
                       FormatByteSize(status.checkpoint_bytes()), " in ",
                       FormatSeconds(status.checkpoint_write_seconds()));
+}
+
+std::string FormatCertificateEnd(const proto::StatusReply& status) {
+  const double left = status.keys().expires_in_seconds();
+  if (left == 0) return "";
+  return left > 0 ? absl::StrCat("ends in ", FormatSeconds(left))
+                  : absl::StrCat("ended ", FormatSeconds(-left), " ago");
+}
+
+std::vector<std::string> KeyWarnings(const proto::StatusReply& status) {
+  std::vector<std::string> warnings;
+  const proto::KeysStatus& keys = status.keys();
+  if (!keys.not_reloaded().empty()) {
+    warnings.push_back(absl::StrCat("new keys are NOT gone by, but what was there before: ", keys.not_reloaded()));
+  }
+  if (keys.expires_in_seconds() != 0 && absl::Seconds(keys.expires_in_seconds()) <= kExpiresSoon) {
+    warnings.push_back(absl::StrCat("a certificate of the daemon ", FormatCertificateEnd(status)));
+  }
+  return warnings;
 }
 
 std::string FormatLastStep(const proto::StatusReply& status) {

@@ -6,6 +6,7 @@
 #include <functional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
@@ -58,6 +59,11 @@ std::string FormatEvaluating(const proto::StatusReply& status);
 std::string FormatCheckpointWriting(const proto::StatusReply& status);
 // How old the newest checkpoint is that this sitting wrote: "12.5 s ago, 3.0 MiB in 0.750 s"; "": it wrote none.
 std::string FormatCheckpointAge(const proto::StatusReply& status);
+
+// The first of the daemon's certificates that ends: "ends in 364 d 3 h", "ended 5 min 2 s ago"; "": it has none.
+std::string FormatCertificateEnd(const proto::StatusReply& status);
+// What is wrong with the daemon's keys, a sentence each: that files are not gone by, and an end within two weeks.
+std::vector<std::string> KeyWarnings(const proto::StatusReply& status);
 
 // "0.250 s, ended 0.125 s ago"; before one is done in this sitting "none in this sitting, which began 7.700 s ago".
 std::string FormatLastStep(const proto::StatusReply& status);

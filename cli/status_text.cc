@@ -97,6 +97,13 @@ std::string WorkerLine(const proto::WorkerStatus& worker, double lease_seconds) 
                    part(", page ", worker.metrics_address())));
 }
 
+std::string KeyLines(const proto::StatusReply& status) {
+  const std::string& why = status.keys().not_reloaded();
+  return absl::StrCat(
+      LineOf("certificate", FormatCertificateEnd(status)),
+      LineOf("keys", why.empty() ? "" : absl::StrCat("those of before, as new ones are not taken: ", why)));
+}
+
 // "", where all of them train, or the daemon trains none.
 std::string TrainableText(const proto::StatusReply& status) {
   const int64_t trainable = status.trainable_parameters();
@@ -138,7 +145,7 @@ std::string StatusText(const proto::StatusReply& status) {
       Line("daemon memory", absl::StrCat(FormatByteSize(status.resident_bytes()), " resident; contributions ",
                                          FormatByteSize(status.contribution_window_used_bytes()), " of ",
                                          FormatByteSize(status.contribution_window_bytes()))),
-      CheckpointLines(status), WorkerLines(status));
+      CheckpointLines(status), KeyLines(status), WorkerLines(status));
 }
 
 }  // namespace eps::cli

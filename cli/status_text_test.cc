@@ -48,6 +48,19 @@ TEST(StatusTextTest, ARunThatStandsStillShowsItByAges) {
   EXPECT_THAT(text, HasSubstr("\nworker 3             left, cpu"));
 }
 
+TEST(StatusTextTest, KeysAreSpokenOfWhereThereAreSome) {
+  proto::StatusReply status = StatusOfTraining();
+  EXPECT_THAT(StatusText(status), Not(HasSubstr("certificate")));
+  status.mutable_keys()->set_expires_in_seconds(30 * 86400 + 3600);
+  EXPECT_THAT(StatusText(status), HasSubstr("\ncertificate          ends in 30 d 1 h\nworkers "));
+  status.mutable_keys()->set_expires_in_seconds(-302);
+  status.mutable_keys()->set_not_reloaded("tokens: line 2 is no token");
+  EXPECT_THAT(
+      StatusText(status),
+      HasSubstr("\ncertificate          ended 5 min 2 s ago\n"
+                "keys                 those of before, as new ones are not taken: tokens: line 2 is no token\n"));
+}
+
 TEST(StatusTextTest, WhatASittingHasNotSeenYetIsNoNumber) {
   proto::StatusReply status = StatusOfTraining();  // resumed
   status.set_learning_rate(-1);

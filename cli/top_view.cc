@@ -145,6 +145,7 @@ void AddDaemon(const proto::StatusReply& status, int columns, std::vector<std::s
                          status.checkpoint_error().empty() ? "" : absl::StrCat(": ", status.checkpoint_error())),
             columns, lines);
   }
+  for (const std::string& warning : KeyWarnings(status)) AddText(warning, columns, lines);
   AddFields(
       {absl::StrCat("workers     attached ", status.workers_attached()), absl::StrCat("lost ", status.workers_lost()),
        absl::StrCat("virtual nodes redone ", status.vnodes_redone()),

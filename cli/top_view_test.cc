@@ -114,6 +114,19 @@ TEST(TopViewTest, AFailedCheckpointIsShown) {
   EXPECT_THAT(Text(status, {200, 60}), HasSubstr("FAILED 2 times: No space left on device"));
 }
 
+TEST(TopViewTest, WhatIsWrongWithKeysIsShown) {
+  proto::StatusReply status = TrainingReply();
+  status.mutable_keys()->set_expires_in_seconds(15 * 86400);
+  EXPECT_THAT(Text(status, {200, 60}), Not(HasSubstr("certificate")));
+  status.mutable_keys()->set_expires_in_seconds(13 * 86400);
+  status.mutable_keys()->set_not_reloaded("server.key is not the key of server.crt");
+  const std::string text = Text(status, {200, 60});
+  EXPECT_THAT(
+      text,
+      HasSubstr("\nnew keys are NOT gone by, but what was there before: server.key is not the key of server.crt\n"));
+  EXPECT_THAT(text, HasSubstr("\na certificate of the daemon ends in 13 d 0 h\n"));
+}
+
 TEST(TopViewTest, AStepThatWaitsAndWorkersThatAreStartedAreShown) {
   proto::StatusReply status = TrainingReply();
   EXPECT_THAT(Text(status, {200, 60}), Not(HasSubstr("THIS STEP WAITS")));

@@ -12,7 +12,6 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
-#include "absl/time/time.h"
 #include "common/base/log.h"
 #include "common/base/open_files.h"
 #include "common/base/status_macros.h"
@@ -67,14 +66,6 @@ absl::StatusOr<OpenedDoors> OpenDoors(const ListenAddress& listen, const DaemonO
     LogWarning("door_without_client_certificates", {{"advice", "give --tls-client-ca too (docs/security.md)"}});
   }
   return OpenedDoors{.rpc = std::move(rpc), .keys = keys};
-}
-
-void ShowKeys(const ServerKeysWatch& keys, DaemonView& view) {
-  const absl::Time expires = keys.certificates()->expires();
-  if (expires != absl::InfiniteFuture()) {
-    view.certificate_expiry_seconds = absl::ToDoubleSeconds(expires - absl::UnixEpoch());
-  }
-  view.keys_are_stale = keys.is_stale();
 }
 
 }  // namespace eps::server

@@ -8,7 +8,6 @@
 #include "common/grpc/server_keys.h"
 #include "eps_server/daemon.h"
 #include "eps_server/service/rpc_server.h"
-#include "eps_server/telemetry/daemon_view.h"
 
 namespace eps::server {
 
@@ -23,9 +22,6 @@ struct OpenedDoors {
 // Errors: CheckDoors', ServerKeysWatch::Begin's · FAILED_PRECONDITION the system allows fewer open files than
 //         --max-connections needs
 absl::StatusOr<OpenedDoors> OpenDoors(const ListenAddress& listen, const DaemonOptions& options);
-
-// How the keys are by now.
-void ShowKeys(const ServerKeysWatch& keys, DaemonView& view);
 
 }  // namespace eps::server
 

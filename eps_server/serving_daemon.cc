@@ -79,7 +79,8 @@ class ServingDaemon final : public Daemon {
                                           .serving = host_.get(),
                                           .serving_version = served_.state.version,
                                           .serving_status = status_,
-                                          .on_stop = [this](const std::string& reason) { Stop(reason); }}));
+                                          .on_stop = [this](const std::string& reason) { Stop(reason); },
+                                          .keys = [keys = keys_] { return keys->state(); }}));
     services.push_back(NewDataService({.incarnation = identity_.incarnation,
                                        .model = &served_.model,
                                        .store = served_.store.get(),
@@ -120,7 +121,7 @@ class ServingDaemon final : public Daemon {
  private:
   DaemonView View() const {
     DaemonView view{.phase = run_state::kServing, .status = status_};
-    ShowKeys(*keys_, view);
+    view.keys = keys_->state();
     host_->FillWorkers(view.status);
     view.grpc_pulled_bytes = traffic_.grpc.pulled_bytes;
     view.shared_memory_pulled_bytes = traffic_.shared_memory.pulled_bytes;

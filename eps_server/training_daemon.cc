@@ -186,7 +186,8 @@ class TrainingDaemon final : public Daemon {
                                           .shared_memory_socket = SharedMemorySocket(shared_memory_),
                                           .host = host_.get(),
                                           .coordinator = coordinator_.get(),
-                                          .most_workers = run_.config.batch.virtual_nodes}));
+                                          .most_workers = run_.config.batch.virtual_nodes,
+                                          .keys = [keys = keys_] { return keys->state(); }}));
     services.push_back(NewDataService({.incarnation = identity_.incarnation,
                                        .model = &run_.model,
                                        .store = run_.store.get(),
@@ -281,7 +282,7 @@ class TrainingDaemon final : public Daemon {
     view.checkpoint_buffer_bytes = run_.memory.capture_bytes;
     view.offloaded_bytes = run_.memory.store.offloaded_bytes;
     view.paging = run_.store->paging();
-    ShowKeys(*keys_, view);
+    view.keys = keys_->state();
     view.grpc_pulled_bytes = traffic_.grpc.pulled_bytes;
     view.grpc_pushed_bytes = traffic_.grpc.pushed_bytes;
     view.shared_memory_pulled_bytes = traffic_.shared_memory.pulled_bytes;

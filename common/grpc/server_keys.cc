@@ -79,9 +79,9 @@ std::shared_ptr<const std::vector<KnownToken>> ServerKeysWatch::tokens() const {
   return tokens_;
 }
 
-bool ServerKeysWatch::is_stale() const {
+KeysState ServerKeysWatch::state() const {
   const MutexLock lock(mu_);
-  return is_stale_;
+  return {.expires = certificates_->expires(), .not_reloaded = not_reloaded_};
 }
 
 absl::Status ServerKeysWatch::ReadCertificates(absl::Time now) {
@@ -131,8 +131,11 @@ void ServerKeysWatch::Look(absl::Time now) {
                               {"workers", count(Role::kWorker)},
                               {"viewers", count(Role::kViewer)}});
   }
+  std::string not_reloaded = certificate_files_.refusal();
+  if (!not_reloaded.empty() && !token_file_.refusal().empty()) not_reloaded += "; ";
+  not_reloaded += token_file_.refusal();
   const MutexLock lock(mu_);
-  is_stale_ = certificate_files_.is_refused() || token_file_.is_refused();
+  not_reloaded_ = std::move(not_reloaded);
 }
 
 void ServerKeysWatch::WarnOfExpiry(absl::Time now) {

@@ -12,6 +12,7 @@
 #include "absl/time/time.h"
 #include "common/base/mutex.h"
 #include "common/grpc/doors.h"
+#include "common/grpc/keys_state.h"
 #include "common/security/certificates.h"
 #include "common/security/changing_files.h"
 #include "common/security/token.h"
@@ -51,8 +52,7 @@ class ServerKeysWatch {
   // Never null; the same pointers as before until they were read anew. Tokens: none without a file.
   std::shared_ptr<const ServerCertificates> certificates() const;
   std::shared_ptr<const std::vector<KnownToken>> tokens() const;
-  // Whether files have changed, and cannot be taken as they are.
-  bool is_stale() const;
+  KeysState state() const;
 
   // What the thread does each time; for tests without one.
   void Look(absl::Time now);
@@ -74,7 +74,7 @@ class ServerKeysWatch {
   mutable Mutex mu_;
   CondVar end_changed_;
   bool ends_ ABSL_GUARDED_BY(mu_) = false;
-  bool is_stale_ ABSL_GUARDED_BY(mu_) = false;
+  std::string not_reloaded_ ABSL_GUARDED_BY(mu_);  // as KeysState's
   std::shared_ptr<const ServerCertificates> certificates_ ABSL_GUARDED_BY(mu_);
   std::shared_ptr<const std::vector<KnownToken>> tokens_ ABSL_GUARDED_BY(mu_);
 

@@ -29,7 +29,8 @@ class ChangingFiles {
   void Take();
   // It is not. Whether the reason is another than that of the last refusal since Take, and so to be logged.
   bool Refuse(const absl::Status& why);
-  bool is_refused() const { return !refusal_.empty(); }
+  // The reason of the last refusal since Take; "": there is none.
+  const std::string& refusal() const { return refusal_; }
 
  private:
   // Whether they are others than at the last look.

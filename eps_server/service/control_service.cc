@@ -9,6 +9,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 #include "common/base/ids.h"
 #include "common/base/log.h"
 #include "common/base/monotonic_clock.h"
@@ -141,6 +142,7 @@ class ControlService final : public proto::Control::CallbackService {
     }
     reply.set_incarnation(options_.identity.incarnation);
     reply.set_run(options_.identity.run);
+    FillKeys(options_.keys(), absl::Now(), reply);
     if (const StartOrders::Order order = start_orders_.newest(); order.number > 0) {
       proto::StartOrder& said = *reply.mutable_start_order();
       said.set_number(order.number);

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "common/base/ids.h"
+#include "common/grpc/keys_state.h"
 #include "eps_server/daemon_identity.h"
 #include "eps_server/service/serving_host.h"
 #include "eps_server/service/worker_host.h"
@@ -27,6 +28,7 @@ struct ControlServiceOptions {
   Version serving_version;
   RunStatus serving_status;                                // what GetStatus says of the model that is served
   std::function<void(const std::string& reason)> on_stop;  // Stop was called while serving
+  std::function<KeysState()> keys = [] { return KeysState(); };
 };
 
 // The control plane (proto/control.proto): translates between messages and the coordinator (or the host that serves),

@@ -330,13 +330,13 @@ TEST_F(DoorTest, NewConnectionsGoByTheCertificatesThatThereAreByThenAndOpenOnesS
 
   Replace(keys_.server_certificate, renewed.server_certificate);
   LookAtFiles();
-  EXPECT_TRUE(watch_->is_stale());  // half of a set: its key is not there yet
+  EXPECT_NE(watch_->state().not_reloaded, "");  // half of a set: its key is not there yet
   EXPECT_EQ(Ask(doors_of(before)).error_code(), StatusCode::OK);
 
   Replace(keys_.server_key, renewed.server_key);
   Replace(keys_.ca, renewed.ca);
   LookAtFiles();
-  EXPECT_FALSE(watch_->is_stale());
+  EXPECT_EQ(watch_->state().not_reloaded, "");
   EXPECT_EQ(Ask(doors_of(renewed)).error_code(), StatusCode::OK);
   EXPECT_EQ(Ask(doors_of(before)).error_code(), StatusCode::UNAVAILABLE);  // which does not believe the daemon
   EXPECT_EQ(Ask({.ca_file = renewed.ca, .certificate_file = before.client_certificate, .key_file = before.client_key})
@@ -381,7 +381,7 @@ TEST_F(DoorTest, CallsGoByTheTokensThatThereAreByThenAlsoOnOpenConnections) {
   EXPECT_EQ(ask(old_token), StatusCode::UNAUTHENTICATED);
   EXPECT_EQ(ask(new_token), StatusCode::OK);
   let_in("");  // nobody is not whom it lets in: those from before go on
-  EXPECT_TRUE(watch_->is_stale());
+  EXPECT_NE(watch_->state().not_reloaded, "");
   EXPECT_EQ(ask(new_token), StatusCode::OK);
 }
 

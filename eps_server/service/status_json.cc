@@ -3,6 +3,7 @@
 #include <filesystem>
 
 #include "absl/status/status.h"
+#include "absl/time/clock.h"
 #include "common/grpc/proto_text.h"
 #include "eps_server/service/status_reply.h"
 #include "eps_server/service/without_folders.h"
@@ -26,6 +27,8 @@ absl::StatusOr<std::string> StatusJson(const DaemonIdentity& identity, const Dae
   reply.set_newest_checkpoint(std::filesystem::path(reply.newest_checkpoint()).filename().string());
   reply.set_failure(without_folders(reply.failure()));
   reply.set_checkpoint_error(without_folders(reply.checkpoint_error()));
+  FillKeys(view.keys, absl::Now(), reply);
+  if (reply.has_keys()) reply.mutable_keys()->set_not_reloaded(without_folders(reply.keys().not_reloaded()));
   if (reply.has_start_work()) reply.mutable_start_work()->set_what(without_folders(reply.start_work().what()));
   reply.set_incarnation(identity.page_incarnation);
   reply.set_run(identity.run);

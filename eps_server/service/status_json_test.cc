@@ -5,6 +5,8 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/escaping.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "common/testing/status_matchers.h"
 #include "eps_server/membership/membership.h"
 #include "eps_server/step/expert_load.h"
@@ -123,12 +125,23 @@ TEST(StatusJsonTest, SaysNoFolders) {
   view.status.failure = "/home/ann/books/data.bin: cannot be read, as /home/ann/other/x";
   view.status.checkpoint_error = "runs/books/checkpoints/step-60/b\xff.safetensors: Input/output error";
   view.status.newest_checkpoint = "runs/books/checkpoints/step-00000040";
+  view.keys.not_reloaded = "/etc/eps/server.key: is not the key of /etc/eps/server.crt";
   const nlohmann::json json = Parse(view);
   EXPECT_EQ(json["failure"], "data.bin: cannot be read, as x");
   EXPECT_EQ(json["checkpoint_error"], "checkpoints/step-60/b\uFFFD.safetensors: Input/output error");
   EXPECT_EQ(json["newest_checkpoint"], "step-00000040");
+  EXPECT_EQ(json["keys"]["not_reloaded"], "server.key: is not the key of server.crt");
   EXPECT_EQ(Parse({.start_work = {.what = "tokenizing \"merger/books.txt\""}})["start_work"]["what"],
             "tokenizing \"books.txt\"");
+}
+
+TEST(StatusJsonTest, SaysHowLongCertificatesLastWhereThereAreSome) {
+  DaemonView view{.phase = "training"};
+  EXPECT_FALSE(Parse(view).contains("keys"));
+  view.keys.expires = absl::Now() + absl::Hours(2);
+  const double left = Parse(view)["keys"]["expires_in_seconds"];
+  EXPECT_LE(left, 7200);
+  EXPECT_GT(left, 3600);
 }
 
 TEST(StatusJsonTest, OfOneThatServesOrHasEndedItSaysThat) {

@@ -151,6 +151,13 @@ void FillStart(const LongWork::View& work, proto::StatusReply& reply) {
   said.set_seconds(work.seconds);
 }
 
+void FillKeys(const KeysState& keys, absl::Time now, proto::StatusReply& reply) {
+  const bool have_end = keys.expires != absl::InfiniteFuture();
+  if (!have_end && keys.not_reloaded.empty()) return;
+  if (have_end) reply.mutable_keys()->set_expires_in_seconds(absl::ToDoubleSeconds(keys.expires - now));
+  reply.mutable_keys()->set_not_reloaded(ProtoText(keys.not_reloaded));
+}
+
 int64_t CheckpointStep(const std::string& path) {
   const size_t at = path.rfind('-');
   return at == std::string::npos ? 0 : std::strtoll(path.c_str() + at + 1, nullptr, 10);

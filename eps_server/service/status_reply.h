@@ -4,16 +4,20 @@
 #include <cstdint>
 #include <string>
 
+#include "absl/time/time.h"
 #include "common/base/long_work.h"
+#include "common/grpc/keys_state.h"
 #include "eps_server/step/run_status.h"
 #include "proto/control.pb.h"
 
 namespace eps::server {
 
-// Everything but the incarnation, the run's name and orders.
+// Everything but the incarnation, the run's name, keys and orders.
 void FillStatus(const RunStatus& status, proto::StatusReply& reply);
 // The same of a daemon that is starting, and at `work`.
 void FillStart(const LongWork::View& work, proto::StatusReply& reply);
+// What there is to say of the doors' keys.
+void FillKeys(const KeysState& keys, absl::Time now, proto::StatusReply& reply);
 
 // ".../step-00000120" -> 120.
 int64_t CheckpointStep(const std::string& path);

@@ -411,6 +411,19 @@ test("a checkpoint that could not be written is bad until one is", () => {
   assert.equal(fact(mended.checkpoints, "failed"), "2");
 });
 
+test("keys that are not gone by are bad, and a certificate that ends within two weeks is told", () => {
+  const day = 86400;
+  assert.deepEqual(view(training({ keys: { expires_in_seconds: 15 * day, not_reloaded: "" } })).banners, []);
+  assert.deepEqual(view(training({ keys: { expires_in_seconds: 0, not_reloaded: "tokens: line 2 is no token" } })).banners, [
+    { severity: "bad", title: "New keys are not gone by, but what was there before", text: "tokens: line 2 is no token" },
+  ]);
+  const [soon] = view(training({ keys: { expires_in_seconds: 3 * day, not_reloaded: "" } })).banners;
+  assert.equal(soon.severity, "warning");
+  assert.match(soon.title, /^A certificate ends in 3 d/);
+  const [ended] = view(training({ keys: { expires_in_seconds: -5, not_reloaded: "" } })).banners;
+  assert.deepEqual([ended.severity, ended.title], ["bad", "A certificate has ended"]);
+});
+
 test("the newest checkpoint says how old and how large it is if it is of this sitting", () => {
   const { checkpoints } = view(training());
   assert.equal(fact(checkpoints, "newest"), "step 40");

@@ -6,6 +6,7 @@ import { isSilent } from "./workers.js";
 
 const MOST_WORKERS_NAMED = 8;
 const MOST_SKIPPED_IN_A_ROW = 20;  // kMaxSkippedInARow
+const EXPIRES_SOON_SECONDS = 14 * 86400;  // kExpiresSoon
 const STEP_WAIT_NAMES = { no_worker: "a worker" };  // of others their words do
 const STEP_WAIT_MEANINGS = {
   data: "The step's samples are being read.",
@@ -28,6 +29,7 @@ export function currentWarnings(status) {
     ...stepWaitWarnings(status),
     ...notFiniteWarnings(status),
     ...checkpointWarnings(status),
+    ...keyWarnings(status),
     ...silenceWarnings(status),
   ];
 }
@@ -69,6 +71,20 @@ function checkpointWarnings(status) {
   const failures = numberOf(status.checkpoint_failures);
   const count = failures > 1 ? `; ${failures} have failed in this sitting` : "";
   return [{ severity: "bad", title: `The newest checkpoint could not be written${count}`, text: error }];
+}
+
+function keyWarnings(status) {
+  const warnings = [];
+  const why = textOf(status.keys?.not_reloaded);
+  if (why !== "") {
+    warnings.push({ severity: "bad", title: "New keys are not gone by, but what was there before", text: why });
+  }
+  const left = numberOf(status.keys?.expires_in_seconds);
+  if (left !== 0 && left <= EXPIRES_SOON_SECONDS) {
+    const title = left > 0 ? `A certificate ends in ${formatSeconds(left)}` : "A certificate has ended";
+    warnings.push({ severity: left > 0 ? "warning" : "bad", title, text: "eps keys makes another." });
+  }
+  return warnings;
 }
 
 function silenceWarnings(status) {

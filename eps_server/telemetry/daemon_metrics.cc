@@ -534,7 +534,9 @@ std::string DaemonMetricsText(const DaemonView& view, double start_seconds) {
   page.SetOneOf(kPhase, view.phase);
   page.Set(kStartDone, static_cast<double>(view.start_work.done_bytes));
   page.Set(kStartTotal, static_cast<double>(view.start_work.total_bytes));
-  if (view.certificate_expiry_seconds > 0) page.Set(kCertificateExpiry, view.certificate_expiry_seconds);
+  if (view.keys.expires != absl::InfiniteFuture()) {
+    page.Set(kCertificateExpiry, absl::ToDoubleSeconds(view.keys.expires - absl::UnixEpoch()));
+  }
   if (view.phase != run_state::kStarting) {  // before that nothing is known of the run
     SetProgress(view, page);
     SetData(view, page);
@@ -542,7 +544,7 @@ std::string DaemonMetricsText(const DaemonView& view, double start_seconds) {
     SetWorkers(view.status, page);
     SetCounts(view.status.counts, page);
     SetCheckpoints(view, page);
-    page.Set(kKeysStale, view.keys_are_stale ? 1 : 0);
+    page.Set(kKeysStale, view.keys.not_reloaded.empty() ? 0 : 1);
   }
   return page.Text();
 }

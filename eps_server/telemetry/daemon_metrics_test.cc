@@ -46,8 +46,8 @@ DaemonView Training() {
   view.grpc_pulled_bytes = 4096;
   view.waiting_pulls = 6;
   view.checkpoint_buffer_bytes = 512;
-  view.certificate_expiry_seconds = 2e9;
-  view.keys_are_stale = true;
+  view.keys.expires = absl::FromUnixSeconds(2'000'000'000);
+  view.keys.not_reloaded = "server.key: is not the key of server.crt";
   view.offloaded_bytes = 3000;
   view.paging = {.read_bytes = 5000, .written_bytes = 4000, .wait_seconds = 1.25};
   view.start_work = {.done_bytes = 3, .total_bytes = 4};

@@ -7,6 +7,7 @@
 #include "absl/time/time.h"
 #include "common/base/long_work.h"
 #include "common/base/state_names.h"
+#include "common/grpc/keys_state.h"
 #include "eps_server/step/run_status.h"
 #include "eps_server/store/paged_memory.h"
 
@@ -24,8 +25,7 @@ struct DaemonView {
   int64_t checkpoint_buffer_bytes = 0;  // what copies for a checkpoint wait in; taken all the time
   int64_t offloaded_bytes = 0;          // of the state, on a disk
   PagingCounts paging;
-  double certificate_expiry_seconds = 0;  // since the epoch; 0: there is none
-  bool keys_are_stale = false;            // their files have changed, and cannot be taken as they are
+  KeysState keys;
   int64_t grpc_pulled_bytes = 0, grpc_pushed_bytes = 0;
   int64_t shared_memory_pulled_bytes = 0, shared_memory_pushed_bytes = 0;
   int64_t waiting_pulls = 0;  // for a version that is not there yet

@@ -108,6 +108,9 @@ class RotationTest(KeysInUse):
         self.put(new / "server.crt", self.daemons / "server.crt")
         self.waits_until("half of a pair is told", self.stale)
         self.assertIn("is not the key of", self.log(self.server))
+        seen = self.ask("status", self.keys).stdout
+        self.assertRegex(seen, r"\nkeys +those of before, as new ones are not taken: .*server.key.* is not the key of")
+        self.assertRegex(seen, r"\ncertificate +ends in 36\d d")
         self.more_steps()
         self.give_client_files(new)
         self.daemon_takes("certificates", {"server.key": new / "server.key"})
