@@ -6,10 +6,11 @@ import signal
 import statistics
 import sys
 import time
+import unittest
 from unittest import mock
 
 import eps_run
-from eps_run import BIN, ROOT, ByHandTest, SystemTest, measures_the_process, run
+from eps_run import BIN, ROOT, SANITIZER, ByHandTest, SystemTest, long, measures_the_process, run
 
 os.environ.setdefault("EPS_BIN", str(BIN))  # or gpu_machine would choose
 sys.path.insert(0, str(ROOT / "bench/gpu"))
@@ -37,7 +38,8 @@ CEILINGS = {"links": {"copies": [{"memory": "registered", "piece_bytes": 1 << 25
 
 
 class GpuBenchTest(SystemTest):
-    @measures_the_process
+    @long
+    @unittest.skipIf(SANITIZER, f"{SANITIZER} takes time of its own")
     def test_every_part_runs_and_is_reported(self):
         report = self.work.out("report")
         known = self.work.path / "known.json"
