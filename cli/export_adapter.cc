@@ -26,6 +26,7 @@
 #include "common/model/model_spec.h"
 #include "common/numeric/quantized.h"
 #include "common/spec/run_config.h"
+#include "common/tensor/dtype.h"
 
 namespace eps::cli {
 namespace {
@@ -61,6 +62,22 @@ ModelFiles TokenizerFiles(const ModelFiles& files) {
     if (const auto file = files.find(name); file != files.end()) found.insert(*file);
   }
   return found;
+}
+
+// As precision.frozen or precision.wire has it.
+std::string BaseValues(const RunConfig& run) {
+  if (const std::optional<QuantizedFormat> format = run.model.frozen_format; format.has_value()) {
+    return std::string(NameOf(*format));
+  }
+  switch (run.precision.wire) {
+    case Dtype::kF32:
+      return "FP32";
+    case Dtype::kBf16:
+      return "BF16";
+    case Dtype::kF16:
+      return "FP16";
+  }
+  return "";
 }
 
 void Say(const std::string& out, const ModelSpec& model, const AdapterForm& form, const AdapterParts& parts,
@@ -132,6 +149,7 @@ absl::Status ExportAdapter(const std::string& checkpoint, const std::string& out
   }
   const AdapterForm form = {.dtype = dtype,
                             .base_model = named_base.empty() ? run.model_from : named_base,
+                            .base_values = BaseValues(run),
                             .files = TokenizerFiles(beside->files)};
   EPS_ASSIGN_OR_RETURN(const ModelSpec model, BuildModel(run.model));  // which knows what was frozen
   // Of another base than the run's own, and of a checkpoint, whose config.json says what its run had made of the model, all

@@ -9,6 +9,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "cli/export_files.h"
 #include "common/base/byte_size.h"
@@ -25,6 +26,7 @@
 #include "common/formats/new_folder.h"
 #include "common/model/hf_config.h"
 #include "common/model/model_spec.h"
+#include "common/numeric/quantized.h"
 
 namespace eps::cli {
 namespace {
@@ -61,6 +63,17 @@ absl::StatusOr<ModelConfig> ReadBaseConfig(const std::string& from) {
       "--from: ", from, " has adapters already; merge them first (eps export), and go on top of that folder"));
 }
 
+// The field by which a run has such values; "": the word is not one of ours.
+std::string HowToHave(absl::string_view values) {
+  for (const QuantizedFormat format : {QuantizedFormat::kMxInt8, QuantizedFormat::kNf4}) {
+    if (values == NameOf(format)) return absl::StrCat(": precision.frozen=", values, " has the very same values");
+  }
+  for (const absl::string_view wire : {"FP32", "BF16", "FP16"}) {
+    if (values == wire) return absl::StrCat(": precision.wire=", values, " has the very same values");
+  }
+  return "";
+}
+
 void Say(const std::string& out, const std::string& from, const AdapterReader& adapter, int64_t copied_bytes,
          absl::Span<const std::string> left_out) {
   int64_t adapters = 0, num_parameters = 0;
@@ -84,6 +97,9 @@ void Say(const std::string& out, const std::string& from, const AdapterReader& a
   if (!whole.empty()) std::printf("  and in the place of the model's own: %s\n", SomeOf(whole).c_str());
   if (!adapter.base_model().empty()) {
     std::printf("  they were trained beside %s, as adapter_config.json has it\n", adapter.base_model().c_str());
+  }
+  if (!adapter.base_values().empty()) {
+    std::printf("  beside blocks in %s%s\n", adapter.base_values().c_str(), HowToHave(adapter.base_values()).c_str());
   }
   if (!left_out.empty()) {
     std::printf("  left out, as the adapter has no vocabulary of its own: %s\n", absl::StrJoin(left_out, ", ").c_str());

@@ -2,6 +2,7 @@
 
 #include <cmath>
 #include <cstdint>
+#include <map>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/file_util.h"
@@ -44,8 +45,11 @@ std::string AdapterConfigToJson(const ModelConfig& model, const AdapterForm& for
 absl::Status WriteAdapterFolder(const std::string& folder, const ModelConfig& model, const AdapterForm& form,
                                 const AdapterParts& parts, const ReadTensorPart& read) {
   EPS_RETURN_IF_ERROR(CheckTensorDtype(form.dtype));
+  std::map<std::string, std::string> said;
+  if (!form.base_values.empty()) said[kBaseValuesKey] = form.base_values;
   return WriteNewFolder(folder, [&](const std::string& aside) -> absl::Status {
-    EPS_RETURN_IF_ERROR(WriteTensorFile(absl::StrCat(aside, "/", kAdapterTensorFile), parts.tensors, form.dtype, read));
+    EPS_RETURN_IF_ERROR(
+        WriteTensorFile(absl::StrCat(aside, "/", kAdapterTensorFile), parts.tensors, form.dtype, read, said));
     EPS_RETURN_IF_ERROR(WriteModelFiles(form.files, aside));
     return WriteFileAtomically(absl::StrCat(aside, "/", kAdapterConfigFile), AdapterConfigToJson(model, form, parts));
   });

@@ -16,10 +16,12 @@ namespace eps {
 
 inline constexpr char kAdapterConfigFile[] = "adapter_config.json";
 inline constexpr char kAdapterTensorFile[] = "adapter_model.safetensors";
+inline constexpr char kBaseValuesKey[] = "eps_base_values";  // of that file's metadata
 
 struct AdapterForm {
   std::string dtype = "F32";  // F32, F16 or BF16; 16-bit forms are rounded to nearest even
   std::string base_model;     // where the model without adapters is; "": nowhere
+  std::string base_values;    // what its blocks' matrices were rounded to beside them: "NF4", "BF16"; "": not said
   ModelFiles files = {};      // that lie beside
 };
 

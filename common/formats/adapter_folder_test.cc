@@ -52,7 +52,7 @@ TEST(AdapterFolderTest, TheConfigIsWhatPeftReads) {
 TEST(AdapterFolderTest, TheFolderHasTheTensorsInItsDtypeAndTheFilesBeside) {
   TempDir dir;
   const ModelSpec model = BuildModel(ConfigWithAdapters(ModelFamily::kLlama)).value();
-  const AdapterForm form = {.dtype = "BF16", .files = {{"tokenizer.json", "{}"}}};
+  const AdapterForm form = {.dtype = "BF16", .base_values = "NF4", .files = {{"tokenizer.json", "{}"}}};
   ASSERT_OK_AND_ASSIGN(const AdapterParts parts, PartsOfAdapter(model, std::nullopt));
   const auto fill = [](const TensorSpec&, int64_t first, absl::Span<float> values) {
     for (size_t i = 0; i < values.size(); ++i) values[i] = static_cast<float>(first + static_cast<int64_t>(i));
@@ -63,7 +63,7 @@ TEST(AdapterFolderTest, TheFolderHasTheTensorsInItsDtypeAndTheFilesBeside) {
   for (const auto& entry : std::filesystem::directory_iterator(dir.File("out"))) files.insert(entry.path().filename());
   EXPECT_EQ(files, (std::set<std::string>{"adapter_config.json", "adapter_model.safetensors", "tokenizer.json"}));
   ASSERT_OK_AND_ASSIGN(const auto file, SafetensorsReader::Open(dir.File("out/adapter_model.safetensors")));
-  EXPECT_EQ(file->metadata(), (std::map<std::string, std::string>{{"format", "pt"}}));
+  EXPECT_EQ(file->metadata(), (std::map<std::string, std::string>{{"eps_base_values", "NF4"}, {"format", "pt"}}));
   EXPECT_EQ(file->entries().size(), 3 * 7 * 2);
   const SafetensorsEntry* b = file->Find("base_model.model.model.layers.2.mlp.up_proj.lora_B.weight");
   ASSERT_NE(b, nullptr);

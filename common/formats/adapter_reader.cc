@@ -17,6 +17,7 @@
 #include "common/base/file_util.h"
 #include "common/base/json_keys.h"
 #include "common/base/json_text.h"
+#include "common/base/shown_text.h"
 #include "common/base/status_macros.h"
 #include "common/formats/adapter_folder.h"
 #include "common/formats/adapter_parts.h"
@@ -32,6 +33,7 @@ namespace {
 using nlohmann::json;
 
 constexpr int kMaxDepth = 32;
+constexpr size_t kMaxShownValue = 40;
 constexpr int64_t kMaxConfigBytes = int64_t{1} << 24;  // target_modules may have thousands of names
 
 // Members that are read.
@@ -180,6 +182,11 @@ absl::StatusOr<std::unique_ptr<AdapterReader>> AdapterReader::Open(const std::st
       new AdapterReader(absl::StrCat(folder, "/", kAdapterTensorFile), std::move(file), config->base_model));
   EPS_RETURN_IF_ERROR(reader->FindTensors(base, *config));
   return reader;
+}
+
+std::string AdapterReader::base_values() const {
+  const auto said = file_->metadata().find(kBaseValuesKey);
+  return said == file_->metadata().end() ? "" : EscapeText(CutText(said->second, kMaxShownValue));
 }
 
 std::string AdapterReader::PlaceOf(const SafetensorsEntry& entry) const {

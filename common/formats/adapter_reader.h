@@ -50,6 +50,8 @@ class AdapterReader {
   bool has(const TensorSpec& tensor) const { return entries_.contains(tensor.name); }
   // AdapterConfig's.
   const std::string& base_model() const { return base_model_; }
+  // AdapterForm's, of an adapter that this program has written; "": its file does not say.
+  std::string base_values() const;
   // Fills `values` with elements [first_elem, first_elem + values.size()) of a tensor that it has.
   // Errors: INVALID_ARGUMENT a value is not finite, naming file, tensor, element and byte · the system's
   absl::Status ReadPart(const TensorSpec& tensor, int64_t first_elem, absl::Span<float> values) const;

@@ -76,14 +76,15 @@ absl::Status CheckTensorDtype(const std::string& dtype) {
 int64_t TensorElemBytes(const std::string& dtype) { return dtype == "F32" ? 4 : 2; }
 
 absl::Status WriteTensorFile(const std::string& path, const std::vector<NamedTensor>& tensors, const std::string& dtype,
-                             const ReadTensorPart& read) {
+                             const ReadTensorPart& read, const std::map<std::string, std::string>& more) {
   std::vector<SafetensorsEntry> entries;
   for (const NamedTensor& named : tensors) {
     entries.push_back({.name = named.name, .dtype = dtype, .shape = named.tensor->shape});
   }
-  // What every writer of PyTorch tensors says, and some readers ask for.
+  std::map<std::string, std::string> metadata = {{"format", "pt"}};  // which some readers ask for
+  metadata.insert(more.begin(), more.end());
   EPS_ASSIGN_OR_RETURN(const std::unique_ptr<SafetensorsWriter> writer,
-                       SafetensorsWriter::Create(path, std::move(entries), {{"format", "pt"}}));
+                       SafetensorsWriter::Create(path, std::move(entries), metadata));
   int64_t waiting_bytes = 0;
   for (size_t i = 0; i < tensors.size(); ++i) {
     EPS_RETURN_IF_ERROR(WriteTensor(*writer, i, *tensors[i].tensor, dtype, read, waiting_bytes));

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -26,13 +27,14 @@ absl::Status CheckTensorDtype(const std::string& dtype);
 int64_t TensorElemBytes(const std::string& dtype);
 
 // Writes a safetensors file as other programs' of PyTorch tensors are. Tensors are asked for in their order, each from
-// its start to its end, in parts of at most kChunkElems; 16-bit forms are rounded to nearest even.
+// its start to its end, in parts of at most kChunkElems; 16-bit forms are rounded to nearest even. `more`: of the file's
+// metadata, beside what every writer of PyTorch tensors says.
 //
 // Memory: 2 MiB beside `read`'s own; of the system, 64 MiB that wait for the disk
 // Errors: INVALID_ARGUMENT the tensor and element of a value that is not finite, or too large for `dtype` · the
 //         system's, naming the file · those of `read`
 absl::Status WriteTensorFile(const std::string& path, const std::vector<NamedTensor>& tensors, const std::string& dtype,
-                             const ReadTensorPart& read);
+                             const ReadTensorPart& read, const std::map<std::string, std::string>& more = {});
 
 }  // namespace eps
 

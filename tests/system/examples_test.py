@@ -3,6 +3,7 @@
 import json
 import math
 import re
+import shlex
 
 from eps_run import EPS, ROOT, SystemTest, run
 
@@ -44,6 +45,26 @@ class ExamplesTest(SystemTest):
                                   gib(plan["host"]["total_bytes"] + of_worker)],
                                  [parameters, smallest, daemon, worker, together])
                 self.assertLessEqual(plan["device"]["arena_bytes"], 24 << 30)
+
+    def test_the_commands_for_adapters_do_what_is_said(self):
+        text = (EXAMPLES / "README.md").read_text()
+        block, = re.findall(r"```sh\n(.*?)```", text, re.S)
+        losses = []
+        for line in block.splitlines():
+            command = [re.sub(r"(^|=)(\.\./)?out/", rf"\g<1>{self.work.path}/", word) for word in shlex.split(line)]
+            self.assertEqual(command[0], "bin/eps")
+            if command[1] == "evaluate":
+                command.append("--json")
+            done = run([str(EPS), *command[1:]], cwd=ROOT, errors="replace")  # a token may be half a character
+            self.assertEqual(done.returncode, 0, f"{line}\n{done.stdout}\n{done.stderr}")
+            if command[1] == "evaluate":
+                losses.append(json.loads(done.stdout)["loss"])
+        evaluations = (self.work.path / "tiny-lora/evaluations.jsonl").read_text().splitlines()
+        held_out = [json.loads(line)["loss"] for line in evaluations]
+        number = r"([\d.]+)"
+        said = re.search(rf"falls from {number} to {number} nats a byte, on the README from {number} to {number}\.", text)
+        for now, then in zip([held_out[0], held_out[-1], *losses], map(float, said.groups()), strict=True):
+            self.assertLess(abs(now - then), 0.4)  # those texts change
 
     def test_a_folder_of_an_example_is_its_config_json_alone(self):
         folders = [path for path in EXAMPLES.iterdir() if path.is_dir()]

@@ -147,8 +147,9 @@ class QuantizedTest(SystemTest):
             self.assertEqual("trained beside blocks in NF4" in said.stdout, not merged_too)
         # The base of the run, its adapters beside it or merged into it, in 16 bits.
         want = self.evaluated(out, *on_text)
-        self.eps("import", "--from", self.work.out("rounded"), "--adapter", self.work.out("adapter"), "--out",
-                 self.work.out("adapted"))
+        said = self.eps("import", "--from", self.work.out("rounded"), "--adapter", self.work.out("adapter"), "--out",
+                        self.work.out("adapted"))
+        self.assertIn("beside blocks in NF4: precision.frozen=NF4 has the very same values", said.stdout)
         self.assertAlmostEqual(self.evaluated(self.work.out("adapted"), *on_text), want, delta=1e-9 * want)
         self.assertAlmostEqual(self.evaluated(self.work.out("after"), *on_text), want, delta=1e-3 * want)
 
