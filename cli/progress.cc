@@ -173,7 +173,7 @@ std::vector<std::string> KeyWarnings(const proto::StatusReply& status) {
   std::vector<std::string> warnings;
   const proto::KeysStatus& keys = status.keys();
   if (!keys.not_reloaded().empty()) {
-    warnings.push_back(absl::StrCat("new keys are NOT gone by, but what was there before: ", keys.not_reloaded()));
+    warnings.push_back(absl::StrCat("new keys are NOT in use, the old ones go on: ", keys.not_reloaded()));
   }
   if (keys.expires_in_seconds() != 0 && absl::Seconds(keys.expires_in_seconds()) <= kExpiresSoon) {
     warnings.push_back(absl::StrCat("a certificate of the daemon ", FormatCertificateEnd(status)));

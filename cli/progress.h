@@ -62,7 +62,7 @@ std::string FormatCheckpointAge(const proto::StatusReply& status);
 
 // The first of the daemon's certificates that ends: "ends in 364 d 3 h", "ended 5 min 2 s ago"; "": it has none.
 std::string FormatCertificateEnd(const proto::StatusReply& status);
-// What is wrong with the daemon's keys, a sentence each: that files are not gone by, and an end within two weeks.
+// What is wrong with the daemon's keys, a sentence each: new ones that are not in use, and an end within two weeks.
 std::vector<std::string> KeyWarnings(const proto::StatusReply& status);
 
 // "0.250 s, ended 0.125 s ago"; before one is done in this sitting "none in this sitting, which began 7.700 s ago".

@@ -101,7 +101,7 @@ std::string KeyLines(const proto::StatusReply& status) {
   const std::string& why = status.keys().not_reloaded();
   return absl::StrCat(
       LineOf("certificate", FormatCertificateEnd(status)),
-      LineOf("keys", why.empty() ? "" : absl::StrCat("those of before, as new ones are not taken: ", why)));
+      LineOf("keys", why.empty() ? "" : absl::StrCat("new ones are NOT in use, the old ones go on: ", why)));
 }
 
 // "", where all of them train, or the daemon trains none.

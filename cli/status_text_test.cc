@@ -58,7 +58,7 @@ TEST(StatusTextTest, KeysAreSpokenOfWhereThereAreSome) {
   EXPECT_THAT(
       StatusText(status),
       HasSubstr("\ncertificate          ended 5 min 2 s ago\n"
-                "keys                 those of before, as new ones are not taken: tokens: line 2 is no token\n"));
+                "keys                 new ones are NOT in use, the old ones go on: tokens: line 2 is no token\n"));
 }
 
 TEST(StatusTextTest, WhatASittingHasNotSeenYetIsNoNumber) {

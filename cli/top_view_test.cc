@@ -123,7 +123,7 @@ TEST(TopViewTest, WhatIsWrongWithKeysIsShown) {
   const std::string text = Text(status, {200, 60});
   EXPECT_THAT(
       text,
-      HasSubstr("\nnew keys are NOT gone by, but what was there before: server.key is not the key of server.crt\n"));
+      HasSubstr("\nnew keys are NOT in use, the old ones go on: server.key is not the key of server.crt\n"));
   EXPECT_THAT(text, HasSubstr("\na certificate of the daemon ends in 13 d 0 h\n"));
 }
 

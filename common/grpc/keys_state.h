@@ -11,7 +11,7 @@ namespace eps {
 struct KeysState {
   // When the first of its certificates ends (ServerCertificates); InfiniteFuture: it has none.
   absl::Time expires = absl::InfiniteFuture();
-  // Why files that have changed are not gone by; "": they are.
+  // Why files that have changed are not in use, and what was there before goes on; "": they are.
   std::string not_reloaded = "";
 };
 

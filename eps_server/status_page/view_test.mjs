@@ -411,11 +411,11 @@ test("a checkpoint that could not be written is bad until one is", () => {
   assert.equal(fact(mended.checkpoints, "failed"), "2");
 });
 
-test("keys that are not gone by are bad, and a certificate that ends within two weeks is told", () => {
+test("new keys that are not in use are bad, and a certificate that ends within two weeks is told", () => {
   const day = 86400;
   assert.deepEqual(view(training({ keys: { expires_in_seconds: 15 * day, not_reloaded: "" } })).banners, []);
   assert.deepEqual(view(training({ keys: { expires_in_seconds: 0, not_reloaded: "tokens: line 2 is no token" } })).banners, [
-    { severity: "bad", title: "New keys are not gone by, but what was there before", text: "tokens: line 2 is no token" },
+    { severity: "bad", title: "New keys are not in use, the old ones go on", text: "tokens: line 2 is no token" },
   ]);
   const [soon] = view(training({ keys: { expires_in_seconds: 3 * day, not_reloaded: "" } })).banners;
   assert.equal(soon.severity, "warning");

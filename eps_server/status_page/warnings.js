@@ -77,12 +77,12 @@ function keyWarnings(status) {
   const warnings = [];
   const why = textOf(status.keys?.not_reloaded);
   if (why !== "") {
-    warnings.push({ severity: "bad", title: "New keys are not gone by, but what was there before", text: why });
+    warnings.push({ severity: "bad", title: "New keys are not in use, the old ones go on", text: why });
   }
   const left = numberOf(status.keys?.expires_in_seconds);
   if (left !== 0 && left <= EXPIRES_SOON_SECONDS) {
     const title = left > 0 ? `A certificate ends in ${formatSeconds(left)}` : "A certificate has ended";
-    warnings.push({ severity: left > 0 ? "warning" : "bad", title, text: "eps keys makes another." });
+    warnings.push({ severity: left > 0 ? "warning" : "bad", title, text: "docs/security.md, Keys, says how another takes its place." });
   }
   return warnings;
 }

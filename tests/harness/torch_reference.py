@@ -17,6 +17,8 @@ from eps_run import EPS, SystemTest, latest_checkpoint, metrics, run, summary
 VNODES, MICRO_BATCHES, MICRO_BATCH = 4, 2, 2
 STEPS = int(os.environ.get("EPS_REFERENCE_STEPS", 20))
 PEAK, FINAL, WARMUP = 2e-3, 2e-4, 4
+if STEPS < WARMUP + 2:
+    raise ValueError(f"EPS_REFERENCE_STEPS: {STEPS}, must be {WARMUP + 2} or more")
 TOLERANCE = 1e-4
 
 

@@ -1,22 +1,17 @@
 """Metrics, health, readiness and the operator's views, of real processes."""
 
-import fcntl
 import json
 import os
-import pty
 import re
 import resource
-import select
 import signal
 import socket
-import struct
-import subprocess
-import termios
 import time
 import unittest
 
 from eps_run import BIN, EPS, TIME_SCALE, SystemTest, alive, children, run, start, start_train, train, wait_for_steps
 from prometheus import get
+from terminal import Terminal
 
 try:
     import grpc
@@ -50,33 +45,6 @@ def wait_until(condition, timeout=60):
         if time.monotonic() > deadline:
             raise AssertionError(f"not in {timeout} s")
         time.sleep(0.05)
-
-
-class Terminal:
-    """A program on a terminal of 100 by 40, and what it writes there."""
-
-    def __init__(self, command):
-        self.fd, slave = pty.openpty()
-        fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 100, 0, 0))
-        self.process = subprocess.Popen(command, stdin=slave, stdout=slave, stderr=slave, start_new_session=True)
-        os.close(slave)
-        self.text = ""
-
-    def read_until(self, condition, timeout=20):
-        deadline = time.monotonic() + timeout * TIME_SCALE
-        while not condition(self.text):
-            if time.monotonic() > deadline:
-                raise AssertionError(f"not in {timeout} s: {self.text!r}")
-            if select.select([self.fd], [], [], 0.1)[0]:
-                try:
-                    self.text += os.read(self.fd, 65536).decode(errors="replace")
-                except OSError:  # the other side is closed
-                    return
-
-    def end(self):
-        self.read_until(lambda _: False)  # to the last byte
-        os.close(self.fd)
-        return self.process.wait(timeout=10 * TIME_SCALE)
 
 
 class PageTest(SystemTest):

@@ -18,8 +18,8 @@ class TorchTest(Gpt2Reference):
         self.compare(0.3, "COSINE", freeze=("transformer.w*", "transformer.h.0.*", "*.1.attn.*", "*.2.ln_1.weight"))
 
     @long
-    def test_losses_and_weights_that_drop_layers_and_exact_clipping(self):
+    def test_losses_and_weights_with_dropped_layers_and_exact_clipping(self):
         self.compare(0.5, "COSINE", "--workers", 2, drop={"blocks": LAYERS, "share": 0.4})
 
-    def test_losses_and_weights_that_drop_later_layers_more_often(self):
+    def test_losses_and_weights_with_later_layers_dropped_more_often(self):
         self.compare(None, "LINEAR", drop={"blocks": LAYERS, "share": 0.8, "rule": "LINEAR"})

@@ -1,14 +1,13 @@
 """Keys that are exchanged while a run goes on, and what each role's token opens, with the real programs."""
 
 import os
-import pty
 import shutil
-import subprocess
 import time
 import urllib.request
 
 from doors_test import DoorsTest
-from eps_run import ENDLESS, EPS, TIME_SCALE, committed_steps, endpoints, run, start, wait_for_steps
+from eps_run import ENDLESS, EPS, TIME_SCALE, committed_steps, endpoints, run, wait_for_steps
+from terminal import Terminal
 
 DEVICE_MEMORY = ["--device-memory", "64MiB"]
 
@@ -109,7 +108,7 @@ class RotationTest(KeysInUse):
         self.waits_until("half of a pair is told", self.stale)
         self.assertIn("is not the key of", self.log(self.server))
         seen = self.ask("status", self.keys).stdout
-        self.assertRegex(seen, r"\nkeys +those of before, as new ones are not taken: .*server.key.* is not the key of")
+        self.assertRegex(seen, r"\nkeys +new ones are NOT in use, the old ones go on: .*server.key.* is not the key of")
         self.assertRegex(seen, r"\ncertificate +ends in 36\d d")
         self.more_steps()
         self.give_client_files(new)
@@ -166,23 +165,16 @@ class RotationTest(KeysInUse):
         self.start_run()
         self.attach()
         wait_for_steps(self.server, self.out, 2)
-        terminal, others_end = pty.openpty()
-        self.addCleanup(os.close, terminal)
-        top = start([EPS, "top", "--interval-seconds", "0.2", *self.as_role(self.keys, "viewer.token")], stdout=others_end,
-                    stderr=subprocess.PIPE)
-        self.addCleanup(self.end_if_running, top)
-        os.close(others_end)
-        shown = os.read(terminal, 1 << 16)
+        said = self.work.path / "top.log"
+        with open(said, "w") as log:
+            top = Terminal([str(EPS), "top", "--interval-seconds", "0.2", *self.as_role(self.keys, "viewer.token")], log)
+        self.addCleanup(self.end_if_running, top.process)
+        top.read_until(lambda text: "training" in text)
         lines = (self.keys / "tokens").read_text().splitlines(keepends=True)
         self.daemon_takes("tokens", {"tokens": "".join(line for line in lines if "viewer" not in line).encode()})
-        try:
-            while part := os.read(terminal, 1 << 16):
-                shown += part
-        except OSError:  # the other end is closed
-            pass
-        self.assertIn("the token is not this daemon's", self.ends(top, 1))
-        self.assertTrue(shown.startswith(b"\033[?1049h"), shown[:80])
-        self.assertTrue(shown.endswith(b"\033[?1049l"), shown[-80:])
+        self.assertEqual(top.end(), 1, said.read_text())
+        self.assertIn("the token is not this daemon's", said.read_text())
+        self.assertTrue(top.text.startswith("\033[?1049h") and top.text.endswith("\033[?1049l"), top.text)
         self.more_steps()
 
 

@@ -34,6 +34,8 @@ def _gpus_impl(ctx):
         if gpu not in _PTX:
             fail("%s: there is no GPU \"%s\"; write %s, or some of %s with commas between them" %
                  (ctx.label, gpu, _EVERY_GPU, ", ".join(_PTX.keys())))
+        if "sm_" + gpu in codes.get(_PTX[gpu], []):
+            fail("%s: %s is there twice" % (ctx.label, gpu))
         codes.setdefault(_PTX[gpu], []).append("sm_" + gpu)
     if "80" in codes:
         codes["80"].append("compute_80")  # a driver compiles it for any GPU that comes later
@@ -58,7 +60,7 @@ def _cuda_objects_impl(ctx):
     objects = []
     for source in ctx.files.srcs:
         name = source.basename[:source.basename.index(".")]
-        object = ctx.actions.declare_file("%s_%s/%s.o" % (ctx.label.name, gpus.key, name))  # both are kept where it changes
+        object = ctx.actions.declare_file("%s_%s/%s.o" % (ctx.label.name, gpus.key, name))  # a folder for each list
         ctx.actions.run(
             executable = NVCC,
             arguments = _FLAGS + gpus.flags + ["-fmad=true" if source in fused else "-fmad=false"] +

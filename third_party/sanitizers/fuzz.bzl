@@ -1,9 +1,11 @@
 """fuzz_test: a fuzzer of outside bytes, which is also a plain test over its seeds and what they are changed into."""
 
-_MUTATIONS = 10000  # in each test run: about a second
+_MUTATIONS = 10000  # in each test run: a second at most
 
 def fuzz_test(name, srcs, deps):
-    """A cc_test that replays testdata/<name>/*, and what these are changed into; built with --config=fuzz it searches for new inputs. See CONTRIBUTING.md.
+    """A cc_test that replays testdata/<name>/*, and what these are changed into.
+
+    Built with --config=fuzz it searches for new inputs. See CONTRIBUTING.md.
 
     Args:
       name: ends in _fuzz. `./test` finds it by its tag.

@@ -1,13 +1,15 @@
 // Stands in for libFuzzer's main: runs LLVMFuzzerTestOneInput on nothing, on each file named, folders walked, and then on
 // --mutations=N inputs that these are changed into, the same ones each time.
 //
-// What breaks the fuzzer is left in $TEST_UNDECLARED_OUTPUTS_DIR, where a file alone did not.
+// Each of those lies in $TEST_UNDECLARED_OUTPUTS_DIR/mutated, or in mutated here, while it runs, so that one that crashes or
+// hangs is left there.
 
 #include <fcntl.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <csignal>
+#include <cerrno>
+#include <charconv>
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
@@ -22,50 +24,44 @@
 #include <vector>
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t num_bytes);
-// There where a sanitizer is: it ends the program without a signal.
-// NOLINTNEXTLINE(bugprone-reserved-identifier,readability-identifier-naming)
-extern "C" [[gnu::weak]] void __sanitizer_set_death_callback(void (*callback)());
 
 namespace {
 
 constexpr std::string_view kMutations = "--mutations=";
-constexpr size_t kMaxBytes = size_t{1} << 16;
 constexpr int kMaxChangesAtOnce = 4;
 
 using Bytes = std::vector<uint8_t>;
 using Random = std::mt19937_64;
 
-const Bytes* mutated = nullptr;  // that runs
-std::string crash_path;
+// Where the input that runs lies.
+class InputFile {
+ public:
+  InputFile() {
+    const char* folder = std::getenv("TEST_UNDECLARED_OUTPUTS_DIR");
+    path_ = std::string(folder == nullptr ? "." : folder) + "/mutated";
+    file_ = open(path_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+    if (file_ < 0) Fail();
+  }
+  ~InputFile() {
+    close(file_);
+    unlink(path_.c_str());
+  }
+  InputFile(const InputFile&) = delete;
 
-// Async-signal-safe.
-void KeepMutated() {
-  if (mutated == nullptr) return;
-  const int file = open(crash_path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
-  if (file < 0) return;
-  const bool kept = write(file, mutated->data(), mutated->size()) == static_cast<ssize_t>(mutated->size());
-  close(file);
-  if (!kept) return;
-  constexpr std::string_view kSays = "the input is left in ";
-  (void)!write(STDERR_FILENO, kSays.data(), kSays.size());
-  (void)!write(STDERR_FILENO, crash_path.data(), crash_path.size());
-  (void)!write(STDERR_FILENO, "\n", 1);
-}
+  void Write(const Bytes& input) const {
+    const bool written = pwrite(file_, input.data(), input.size(), 0) == static_cast<ssize_t>(input.size());
+    if (!written || ftruncate(file_, static_cast<off_t>(input.size())) != 0) Fail();
+  }
 
-void WatchForCrashes() {
-  const char* folder = std::getenv("TEST_UNDECLARED_OUTPUTS_DIR");
-  crash_path = std::string(folder == nullptr ? "." : folder) + "/crash-mutated";
-  if (__sanitizer_set_death_callback != nullptr) __sanitizer_set_death_callback(KeepMutated);
-  struct sigaction action = {};
-  action.sa_handler = [](int signal) {
-    KeepMutated();
-    std::raise(signal);  // whose handler is the default one again
-  };
-  action.sa_flags = static_cast<int>(SA_RESETHAND | SA_NODEFER);
-  sigaction(SIGABRT, &action, nullptr);
-  if (__sanitizer_set_death_callback != nullptr) return;  // the others are its own
-  for (const int signal : {SIGSEGV, SIGBUS, SIGFPE, SIGILL}) sigaction(signal, &action, nullptr);
-}
+ private:
+  [[noreturn]] void Fail() const {
+    std::fprintf(stderr, "cannot write %s: %s\n", path_.c_str(), std::strerror(errno));
+    std::exit(1);
+  }
+
+  std::string path_;
+  int file_ = -1;
+};
 
 // In a block of just its size, so that AddressSanitizer sees a byte read behind it.
 void RunOn(const Bytes& input) {
@@ -137,19 +133,18 @@ void Change(Bytes& input, const Bytes& other, Random& random) {
                    other.begin() + static_cast<std::ptrdiff_t>(from + count));
     }
   }
-  if (input.size() > kMaxBytes) input.resize(kMaxBytes);
 }
 
 void RunMutated(const std::vector<Bytes>& seeds, int count) {
-  Random random(1);  // not to be secret: the same inputs each time
+  const InputFile file;
+  Random random(1);  // the same inputs each time
   for (int i = 0; i < count; ++i) {
     Bytes input = seeds[static_cast<size_t>(i) % seeds.size()];
     for (size_t changes = 1 + Below(kMaxChangesAtOnce, random); changes > 0; --changes) {
       Change(input, seeds[Below(seeds.size(), random)], random);
     }
-    mutated = &input;
+    file.Write(input);
     RunOn(input);
-    mutated = nullptr;
   }
 }
 
@@ -162,7 +157,11 @@ int main(int argc, char** argv) {
   for (int i = 1; i < argc; ++i) {
     const std::string_view arg = argv[i];
     if (arg.substr(0, kMutations.size()) == kMutations) {
-      mutations = std::atoi(arg.substr(kMutations.size()).data());
+      const char* end = arg.data() + arg.size();
+      if (std::from_chars(arg.data() + kMutations.size(), end, mutations).ptr != end || mutations < 0) {
+        std::fprintf(stderr, "%s: is no number\n", argv[i]);
+        return 1;
+      }
       continue;
     }
     for (const std::filesystem::path& path : FilesOf(arg)) {
@@ -181,7 +180,6 @@ int main(int argc, char** argv) {
     std::fprintf(stderr, "no seeds\n");
     return 1;
   }
-  WatchForCrashes();
   RunMutated(seeds, mutations);
   std::printf("%zu files, and %d inputs that they were changed into\n", seeds.size(), mutations);
   return 0;
