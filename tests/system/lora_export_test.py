@@ -162,7 +162,7 @@ class AdapterTest(LoraExportTest):
         self.assertEqual(shapes["model.layers.2.mlp.down_proj.lora_B.weight"], [64, 4])
         self.assertEqual(shapes["model.layers.0.self_attn.k_proj.lora_B.weight"], [32, 4])
         header = (folder / "adapter_model.safetensors").read_bytes()[8:]
-        self.assertTrue(header.startswith(b'{"__metadata__":{"format":"pt"}'), header[:80])
+        self.assertTrue(header.startswith(b'{"__metadata__":{"eps_base_values":"BF16","format":"pt"}'), header[:80])
 
     def test_base_and_adapter_are_the_merged_model(self):
         self.train_ok(self.work.spec({"steps": 1}), self.work.out("first"), "--export", self.work.out("base"))
