@@ -38,7 +38,7 @@ CEILINGS = {"links": {"copies": [{"memory": "registered", "piece_bytes": 1 << 25
 
 
 class GpuBenchTest(SystemTest):
-    @long  # beside others: its parts have ten times as long as they take
+    @long  # beside others: it looks at no time, and passed where it took twice as long as alone
     @unittest.skipIf(SANITIZER, f"{SANITIZER} takes time of its own")
     def test_every_part_runs_and_is_reported(self):
         report = self.work.out("report")

@@ -1,5 +1,6 @@
 """Token for token what other implementations give, with the tokenizers of well-known models, over several MB of text:
-every fourth page of the Bible and of this tree, 64 scripts, emoji, marks, odd white space, added tokens, and bytes that are not UTF-8.
+every fourth page of the Bible and of this tree, 64 scripts, emoji, marks, odd white space, added tokens, and bytes that
+are not UTF-8.
 
 Those bytes are U+FFFD before either of the others sees them, put there by WHATWG's decoder; ours is given the bytes.
 `native` is Hugging Face's own implementation, `js` is their other one. Where these two part from each other, or from

@@ -21,6 +21,7 @@
 #include <random>
 #include <string>
 #include <string_view>
+#include <system_error>
 #include <vector>
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t num_bytes);
@@ -158,7 +159,8 @@ int main(int argc, char** argv) {
     const std::string_view arg = argv[i];
     if (arg.substr(0, kMutations.size()) == kMutations) {
       const char* end = arg.data() + arg.size();
-      if (std::from_chars(arg.data() + kMutations.size(), end, mutations).ptr != end || mutations < 0) {
+      const auto [read_to, error] = std::from_chars(arg.data() + kMutations.size(), end, mutations);
+      if (error != std::errc() || read_to != end || mutations < 0) {
         std::fprintf(stderr, "%s: is no number\n", argv[i]);
         return 1;
       }
