@@ -7,7 +7,7 @@ namespace eps {
 
 // What a worker and a daemon must agree on: control.proto, data_plane.proto, the chunk header, and what the
 // messages mean. Raised whenever one of them changes in a way that an older program would misunderstand.
-inline constexpr uint32_t kProtocolVersion = 8;
+inline constexpr uint32_t kProtocolVersion = 9;
 
 }  // namespace eps
 

@@ -34,8 +34,9 @@ absl::Status CheckPreamble(absl::Span<const std::byte> bytes) {
   if (const auto format = LoadLittleEndian<uint16_t>(bytes, kFormatAt); format != kChunkFormat) {
     return Bad("format", kFormatAt, format, absl::StrCat(kChunkFormat));
   }
-  if (const auto kind = LoadLittleEndian<uint8_t>(bytes, kKindAt); kind < 1 || kind > 4) {
-    return Bad("kind", kKindAt, kind, "1 (weights), 2 (gradient), 3 (weights in MXINT8) or 4 (weights in NF4)");
+  if (const auto kind = LoadLittleEndian<uint8_t>(bytes, kKindAt); kind < 1 || kind > 5) {
+    return Bad("kind", kKindAt, kind,
+               "1 (weights), 2 (gradient), 3 (weights in MXINT8), 4 (weights in NF4) or 5 (sparse gradient)");
   }
   if (const auto dtype = LoadLittleEndian<uint8_t>(bytes, kDtypeAt); !IsDtype(dtype)) {
     return Bad("dtype", kDtypeAt, dtype, std::string(kDtypeValues));
@@ -52,7 +53,7 @@ std::optional<QuantizedFormat> FormatOf(ChunkKind kind) {
 
 // What only one of the kinds has.
 absl::Status CheckOfKind(const ChunkHeader& header) {
-  if (header.kind != ChunkKind::kGradient) {
+  if (!IsGradient(header.kind)) {
     if (FormatOf(header.kind).has_value() && header.dtype != Dtype::kBf16) {
       return Bad("dtype", kDtypeAt, int{static_cast<uint8_t>(header.dtype)},
                  absl::StrCat("2 (BF16) for ", NameOf(header.kind)));
@@ -97,7 +98,11 @@ absl::Status CheckNumbers(const ChunkHeader& header) {
     return format.has_value() ? QuantizedBytes(*format, num_elems) : num_elems * SizeOf(header.dtype);
   };
   // A quantized blob, and so each of its chunks, has a multiple of kTensorAlignElems.
-  const int64_t unit_bytes = bytes_of(FormatOf(header.kind).has_value() ? kTensorAlignElems : 1);
+  const auto unit_bytes_of_kind = [&]() -> int64_t {
+    if (header.kind == ChunkKind::kSparseGradient) return 1;
+    return bytes_of(FormatOf(header.kind).has_value() ? kTensorAlignElems : 1);
+  };
+  const int64_t unit_bytes = unit_bytes_of_kind();
   const int64_t most_bytes = bytes_of(kChunkElems);
   if (header.payload_bytes == 0 || header.payload_bytes > most_bytes || header.payload_bytes % unit_bytes != 0) {
     return Bad("payload_bytes", kPayloadAt, header.payload_bytes,
@@ -118,6 +123,8 @@ absl::string_view NameOf(ChunkKind kind) {
       return "weights in MXINT8";
     case ChunkKind::kNf4Weights:
       return "weights in NF4";
+    case ChunkKind::kSparseGradient:
+      return "sparse gradient";
   }
   return "";
 }

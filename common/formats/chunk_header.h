@@ -20,7 +20,8 @@ namespace eps {
 //   offset  bytes  field
 //        0      4  magic "EPSC"
 //        4      2  format, kChunkFormat
-//        6      1  kind: 1 weights (pull), 2 gradient (push), 3 weights in MXINT8, 4 weights in NF4 (pull)
+//        6      1  kind: 1 weights (pull), 2 gradient (push), 3 weights in MXINT8, 4 weights in NF4 (pull),
+//                  5 sparse gradient (push): its payload is packed (sparse_chunk.h), all else as of kind 2
 //        7      1  dtype of the payload (Dtype's value); of kinds 3 and 4 that which holds each of its values: 2, BF16
 //        8      8  incarnation of the daemon process that the sender attached to
 //       16      8  step: weights: the version; gradient: the step
@@ -37,9 +38,16 @@ namespace eps {
 inline constexpr int64_t kChunkHeaderBytes = 64;
 inline constexpr uint16_t kChunkFormat = 2;
 
-// The last two: one run of common/numeric/quantized.h.
-enum class ChunkKind : uint8_t { kWeights = 1, kGradient = 2, kMxInt8Weights = 3, kNf4Weights = 4 };
+// kMxInt8Weights, kNf4Weights: one run of common/numeric/quantized.h.
+enum class ChunkKind : uint8_t {
+  kWeights = 1,
+  kGradient = 2,
+  kMxInt8Weights = 3,
+  kNf4Weights = 4,
+  kSparseGradient = 5
+};
 absl::string_view NameOf(ChunkKind kind);  // for people: "weights in NF4"
+constexpr bool IsGradient(ChunkKind kind) { return kind == ChunkKind::kGradient || kind == ChunkKind::kSparseGradient; }
 // What a pull of the blob is answered with.
 ChunkKind PulledKind(const BlobSpec& blob);
 
@@ -63,8 +71,8 @@ struct ChunkHeader {
 std::array<std::byte, kChunkHeaderBytes> EncodeChunkHeader(const ChunkHeader& header);
 
 // Checks what the bytes alone can tell: length, magic, format, kind, dtype, non-negative numbers,
-// payload_bytes a multiple of the dtype's size, or of a quantized block's, and within bounds, what the kind does not
-// use zero.
+// payload_bytes a multiple of the dtype's size, or of a quantized block's (what is packed may have any), and within bounds,
+// what the kind does not use zero.
 //
 // Errors: INVALID_ARGUMENT naming the field, its offset, the value found and the value wanted
 absl::StatusOr<ChunkHeader> DecodeChunkHeader(absl::Span<const std::byte> bytes);

@@ -101,7 +101,7 @@ TEST(ChunkHeaderTest, EachBadFieldIsNamedWithItsOffsetAndValue) {
            Case{0, 4, 0, "magic (offset 0): 0x00000000"},
            Case{4, 2, 1, "format (offset 4): 1, must be 2"},
            Case{6, 1, 0, "kind (offset 6): 0"},
-           Case{6, 1, 5, "kind (offset 6): 5"},
+           Case{6, 1, 6, "kind (offset 6): 6"},
            Case{7, 1, 0, "dtype (offset 7): 0"},
            Case{7, 1, 4, "dtype (offset 7): 4"},
            Case{16, 8, ~uint64_t{0}, "step (offset 16): -1"},
@@ -170,6 +170,23 @@ TEST(ChunkHeaderTest, QuantizedWeightsComeInWholeBlocks) {
     EXPECT_THAT(DecodeChunkHeader(EncodeChunkHeader(header)),
                 StatusIs(kInvalid, absl::StrCat("dtype (offset 7): 1, must be 2 (BF16) for ", NameOf(c.kind))));
   }
+}
+
+TEST(ChunkHeaderTest, ASparseGradientMayHaveAnyNumberOfBytesThatAChunkHas) {
+  ChunkHeader header = Gradient();
+  header.kind = ChunkKind::kSparseGradient;
+  EXPECT_EQ(NameOf(header.kind), "sparse gradient");
+  for (const uint32_t bytes : {1, 1027, 524288}) {
+    header.payload_bytes = bytes;
+    EXPECT_THAT(DecodeChunkHeader(EncodeChunkHeader(header)), IsOkAndHolds(header));
+  }
+  for (const uint32_t bytes : {0, 524289}) {
+    header.payload_bytes = bytes;
+    EXPECT_THAT(DecodeChunkHeader(EncodeChunkHeader(header)), StatusIs(kInvalid, "payload_bytes (offset 44)"));
+  }
+  header.payload_bytes = 64;
+  header.version_wait_micros = 1;
+  EXPECT_THAT(DecodeChunkHeader(EncodeChunkHeader(header)), StatusIs(kInvalid, "version_wait_micros (offset 56)"));
 }
 
 TEST(ChunkHeaderTest, AWholeChunkOfTheWidestDtypeFits) {

@@ -18,6 +18,7 @@
 #include "common/base/ids.h"
 #include "common/base/mutex.h"
 #include "common/formats/chunk_header.h"
+#include "common/formats/sparse_chunk.h"
 #include "common/grpc/byte_buffers.h"
 #include "common/grpc/grpc_status.h"
 #include "common/model/model_spec.h"
@@ -389,6 +390,29 @@ TEST_F(DataServiceTest, AContributionIsOfferedAdmittedSentAndComplete) {
   EXPECT_OK(call->Finish());
 }
 
+TEST_F(DataServiceTest, ASparseChunkIsTakenAndOneThatIsPackedWrongIsRefused) {
+  // Two lines of the chunk, the first and the eighth.
+  const int64_t bits_bytes = LineBitsBytes(HeaderOf(1, 0, 0).payload_bytes);
+  payload_.assign(bits_bytes + 2 * kLineBytes, std::byte{0});
+  payload_[0] = std::byte{0x81};
+  ChunkHeader sparse = HeaderOf(1, 0, 0);
+  sparse.kind = ChunkKind::kSparseGradient;
+  sparse.payload_bytes = static_cast<uint32_t>(payload_.size());
+  const auto sent = [&](int64_t num_bytes) {
+    sparse.payload_bytes = static_cast<uint32_t>(num_bytes);
+    return ChunkOf(sparse);  // whose payload begins with what is there
+  };
+  const int64_t right = static_cast<int64_t>(payload_.size());
+  ExpectRefused(*Admitted(), sent(right + 1), "sparse chunk: ");
+  ExpectRefused(*Admitted(), sent(bits_bytes - 1), "sparse chunk: ");
+  ExpectRefused(*Admitted(), sent(HeaderOf(1, 0, 0).payload_bytes + 1), "payload_bytes");
+
+  auto call = Admitted();
+  ASSERT_TRUE(call->Write(sent(right)));
+  ASSERT_TRUE(call->Write(ChunkOf(HeaderOf(1, 0, 1))));
+  EXPECT_EQ(ReadVerdict(*call), std::make_pair(1u, int{proto::PushReply::COMPLETE}));
+}
+
 TEST_F(DataServiceTest, APartIsOfferedSentAndCompleteAndOnlyTheRestIsWantedFromOthers) {
   proto::Offer part = OfferOf(1, 0);
   part.set_first_chunk(1);
@@ -513,6 +537,7 @@ TEST_F(DataServiceTest, AChunkThatIsNotWhatWasOfferedIsRefusedByField) {
   refused([](ChunkHeader& h) { h.payload_bytes -= 2; }, "payload_bytes");
   refused([](ChunkHeader& h) { h.version_wait_micros = 1; }, "version_wait_micros");
   refused([](ChunkHeader& h) { h.kind = ChunkKind::kWeights; }, "");
+  refused([](ChunkHeader& h) { h.kind = ChunkKind::kSparseGradient; }, "sparse chunk: 524288 bytes, want 1024");
 }
 
 TEST_F(DataServiceTest, AChunkThatWasNotAdmittedIsRefused) {

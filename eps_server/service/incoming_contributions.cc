@@ -74,13 +74,18 @@ absl::StatusOr<IncomingContributions::Place> IncomingContributions::Take(const C
     return Wrong("chunk", absl::StrCat(header.chunk),
                  absl::StrCat(entry.next_chunk, " (offered: ", DebugString(entry.key.chunks), ")"));
   }
-  EPS_RETURN_IF_ERROR(
-      Expect("payload_bytes", int64_t{header.payload_bytes}, blob.chunk_elems(header.chunk) * SizeOf(entry.key.dtype)));
+  const int64_t num_bytes = blob.chunk_elems(header.chunk) * SizeOf(entry.key.dtype);
+  if (header.kind != ChunkKind::kSparseGradient) {
+    EPS_RETURN_IF_ERROR(Expect("payload_bytes", int64_t{header.payload_bytes}, num_bytes));
+  } else if (header.payload_bytes > num_bytes) {
+    return Wrong("payload_bytes", absl::StrCat(header.payload_bytes), absl::StrCat("at most ", num_bytes));
+  }
   const bool repeated = header.chunk < entry.next_chunk;
   if (!repeated) ++entry.next_chunk;
   return Place{.key = entry.key,
                .wanted = !repeated && entry.state == State::kAdmitted,
-               .last = entry.next_chunk == entry.key.chunks.end()};
+               .last = entry.next_chunk == entry.key.chunks.end(),
+               .num_bytes = num_bytes};
 }
 
 void IncomingContributions::Complete(uint32_t number) {

@@ -34,12 +34,14 @@ class IncomingContributions {
 
   struct Place {
     ContributionKey key;
-    bool wanted = false;  // false: the chunk was there already, or all of the contribution is
-    bool last = false;    // of its contribution
+    bool wanted = false;    // false: the chunk was there already, or all of the contribution is
+    bool last = false;      // of its contribution
+    int64_t num_bytes = 0;  // of the chunk, unpacked
   };
   // Where a received chunk goes. A repeated one is fine, and not wanted.
   // Errors: INVALID_ARGUMENT naming the field: a number that was not offered or not admitted, a header other than the
-  //         offer's, a chunk out of order, none of those that were offered, or of another length than the blob's
+  //         offer's, a chunk out of order, none of those that were offered, or of another length than the blob's (longer,
+  //         where it is packed)
   absl::StatusOr<Place> Take(const ChunkHeader& header);
 
   // It was answered: every chunk is held, or it is not wanted. Those that are under way may still come, and are not

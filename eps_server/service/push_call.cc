@@ -16,6 +16,7 @@
 #include "common/base/mutex.h"
 #include "common/base/status_macros.h"
 #include "common/formats/chunk_header.h"
+#include "common/formats/sparse_chunk.h"
 #include "common/grpc/byte_buffers.h"
 #include "eps_server/service/incoming_contributions.h"
 #include "eps_server/service/queued_stream.h"
@@ -82,8 +83,8 @@ class PushCall final : public QueuedStream<grpc::ByteBuffer, grpc::ByteBuffer> {
   absl::Status HandleChunk(const ReceivedMessage& message) {
     EPS_ASSIGN_OR_RETURN(const ChunkHeader header, message.ParseChunk());
     if (options_.traffic != nullptr) options_.traffic->pushed_bytes += header.payload_bytes;
-    if (header.kind != ChunkKind::kGradient) {
-      return absl::InvalidArgumentError("chunk: kind: weights, want gradient");
+    if (!IsGradient(header.kind)) {
+      return absl::InvalidArgumentError(absl::StrCat("chunk: kind: ", NameOf(header.kind), ", want gradient"));
     }
     if (header.incarnation != options_.incarnation) {
       return absl::InvalidArgumentError(
@@ -95,13 +96,13 @@ class PushCall final : public QueuedStream<grpc::ByteBuffer, grpc::ByteBuffer> {
       EPS_ASSIGN_OR_RETURN(place, contributions_.Take(header));
     }
     if (!place.wanted) return absl::OkStatus();
-    const auto copy = [&message](absl::Span<std::byte> to) {
-      message.CopyPayload(to);
-      return absl::OkStatus();
+    const auto copy = [&](absl::Span<std::byte> to) {
+      message.CopyPayload(to.last(header.payload_bytes));
+      return header.kind == ChunkKind::kSparseGradient ? UnpackSparseChunk(to, header.payload_bytes) : absl::OkStatus();
     };
     EPS_ASSIGN_OR_RETURN(
         const ChunkOutcome outcome,
-        options_.aggregator->AddChunk(place.key, header.chunk, {.num_bytes = header.payload_bytes, .copy = copy}));
+        options_.aggregator->AddChunk(place.key, header.chunk, {.num_bytes = place.num_bytes, .copy = copy}));
     if (outcome.complete || place.last) {
       {
         MutexLock lock(mu_);

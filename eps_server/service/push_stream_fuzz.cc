@@ -12,6 +12,7 @@
 #include "common/base/ids.h"
 #include "common/base/status_macros.h"
 #include "common/formats/chunk_header.h"
+#include "common/formats/sparse_chunk.h"
 #include "common/grpc/byte_buffers.h"
 #include "common/model/model_spec.h"
 #include "common/tensor/dtype.h"
@@ -77,14 +78,17 @@ class Stream {
 
   absl::Status HandleChunk(const ReceivedMessage& message) {
     EPS_ASSIGN_OR_RETURN(const ChunkHeader header, message.ParseChunk());
-    if (header.kind != ChunkKind::kGradient || header.incarnation != kIncarnation) {
+    if (!IsGradient(header.kind) || header.incarnation != kIncarnation) {
       return absl::InvalidArgumentError("not for this daemon");
     }
     EPS_ASSIGN_OR_RETURN(const IncomingContributions::Place place, contributions_.Take(header));
     if (!place.wanted) return absl::OkStatus();
-    std::vector<std::byte> payload(header.payload_bytes);
-    message.CopyPayload(absl::MakeSpan(payload));
-    EPS_ASSIGN_OR_RETURN(const ChunkOutcome outcome, aggregator_->AddChunk(place.key, header.chunk, payload));
+    std::vector<std::byte> chunk(place.num_bytes);
+    message.CopyPayload(absl::MakeSpan(chunk).last(header.payload_bytes));
+    if (header.kind == ChunkKind::kSparseGradient) {
+      EPS_RETURN_IF_ERROR(UnpackSparseChunk(absl::MakeSpan(chunk), header.payload_bytes));
+    }
+    EPS_ASSIGN_OR_RETURN(const ChunkOutcome outcome, aggregator_->AddChunk(place.key, header.chunk, chunk));
     if (outcome.complete || place.last) contributions_.Complete(header.contribution);
     return absl::OkStatus();
   }

@@ -149,7 +149,7 @@ constexpr MetricSpec kPulled{.name = "eps_pulled_bytes_total",
                              .label_values = kTransports};
 constexpr MetricSpec kPushed{.name = "eps_pushed_bytes_total",
                              .type = kCounter,
-                             .help = "Bytes of gradients that workers pushed.",
+                             .help = "Bytes of gradients that workers pushed, as they came: over gRPC without lines of zeros.",
                              .label = "transport",
                              .label_values = kTransports};
 constexpr MetricSpec kVersions{

@@ -1,8 +1,11 @@
 #include "gpu_worker/transport/grpc_push.h"
 
+#include <memory>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "common/formats/sparse_chunk.h"
 #include "common/grpc/byte_buffers.h"
 #include "common/grpc/grpc_status.h"
 
@@ -79,22 +82,25 @@ bool GrpcPush::End() {
 }
 
 void GrpcPush::SendNext() {
+  std::optional<Outgoing> next;
   {
     MutexLock lock(mu_);
     if (writing_ || ended_) return;
-    std::optional<grpc::ByteBuffer> message = NextMessage();
-    if (!message.has_value()) return;
+    next = Next();
+    if (!next.has_value()) return;
     writing_ = true;
-    outgoing_.Swap(&*message);
   }
-  StartWrite(&outgoing_);  // only the one who set writing_ comes here
+  // Only the one who set writing_ comes here. Without the lock, as packing a chunk reads all of it.
+  grpc::ByteBuffer message = MessageOf(*std::move(next));
+  outgoing_.Swap(&message);
+  StartWrite(&outgoing_);
 }
 
-std::optional<grpc::ByteBuffer> GrpcPush::NextMessage() {
+std::optional<GrpcPush::Outgoing> GrpcPush::Next() {
   if (!offers_.empty()) {
     const uint32_t number = offers_.front();
     offers_.pop_front();
-    return Offer(number);
+    return OfferOf(number);
   }
   while (!admitted_.empty()) {
     const uint32_t number = admitted_.front();
@@ -107,7 +113,7 @@ std::optional<grpc::ByteBuffer> GrpcPush::NextMessage() {
   return std::nullopt;
 }
 
-grpc::ByteBuffer GrpcPush::Offer(uint32_t number) const {
+proto::Offer GrpcPush::OfferOf(uint32_t number) const {
   const Contribution& contribution = pending_.at(number).contribution;
   proto::Offer offer;
   offer.set_incarnation(incarnation_);
@@ -122,28 +128,40 @@ grpc::ByteBuffer GrpcPush::Offer(uint32_t number) const {
   offer.set_worker_id(worker_id_.value());
   offer.set_first_chunk(static_cast<int32_t>(contribution.chunks.first));
   offer.set_num_chunks(static_cast<int32_t>(contribution.chunks.count));
-  return OfferMessage(offer);
+  return offer;
 }
 
-grpc::ByteBuffer GrpcPush::NextChunk(uint32_t number, Pending& pending) const {
+GrpcPush::OutgoingChunk GrpcPush::NextChunk(uint32_t number, Pending& pending) const {
   const Contribution& contribution = pending.contribution;
   const int64_t chunk = pending.next_chunk++;
   const int64_t elem_bytes = SizeOf(contribution.dtype);
   const auto payload =
       contribution.payload.subspan(static_cast<size_t>((chunk - contribution.chunks.first) * kChunkElems * elem_bytes),
                                    static_cast<size_t>(model_.blob(contribution.blob).chunk_elems(chunk) * elem_bytes));
-  const ChunkHeader header = {.kind = ChunkKind::kGradient,
-                              .dtype = contribution.dtype,
-                              .incarnation = incarnation_,
-                              .step = contribution.step.value(),
-                              .blob = contribution.blob,
-                              .use = contribution.use,
-                              .node = contribution.node,
-                              .chunk = static_cast<int32_t>(chunk),
-                              .payload_bytes = static_cast<uint32_t>(payload.size()),
-                              .nonfinite_vnode = contribution.nonfinite_vnode,
-                              .contribution = number};
-  return ChunkMessage(header, payload, contribution.owner);
+  return {.header = {.kind = ChunkKind::kGradient,
+                     .dtype = contribution.dtype,
+                     .incarnation = incarnation_,
+                     .step = contribution.step.value(),
+                     .blob = contribution.blob,
+                     .use = contribution.use,
+                     .node = contribution.node,
+                     .chunk = static_cast<int32_t>(chunk),
+                     .payload_bytes = static_cast<uint32_t>(payload.size()),
+                     .nonfinite_vnode = contribution.nonfinite_vnode,
+                     .contribution = number},
+          .payload = payload,
+          .owner = contribution.owner};
+}
+
+grpc::ByteBuffer GrpcPush::MessageOf(Outgoing next) {
+  if (const auto* offer = std::get_if<proto::Offer>(&next); offer != nullptr) return OfferMessage(*offer);
+  auto& chunk = std::get<OutgoingChunk>(next);
+  std::optional<std::vector<std::byte>> packed = PackSparseChunk(chunk.payload);
+  if (!packed.has_value()) return ChunkMessage(chunk.header, chunk.payload, std::move(chunk.owner));
+  const auto owner = std::make_shared<std::vector<std::byte>>(*std::move(packed));
+  chunk.header.kind = ChunkKind::kSparseGradient;
+  chunk.header.payload_bytes = static_cast<uint32_t>(owner->size());
+  return ChunkMessage(chunk.header, *owner, owner);
 }
 
 void GrpcPush::OnWriteDone(bool ok) {

@@ -1,15 +1,18 @@
 #ifndef EPS_GPU_WORKER_TRANSPORT_GRPC_PUSH_H_
 #define EPS_GPU_WORKER_TRANSPORT_GRPC_PUSH_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <deque>
 #include <functional>
 #include <map>
 #include <memory>
 #include <optional>
+#include <variant>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
+#include "absl/types/span.h"
 #include "common/base/ids.h"
 #include "common/base/mutex.h"
 #include "common/formats/chunk_header.h"
@@ -48,6 +51,14 @@ class GrpcPush final : private grpc::ClientBidiReactor<grpc::ByteBuffer, grpc::B
     int64_t next_chunk = 0;  // to send, of the contribution's
   };
 
+  // A chunk that is to be sent; `payload` lies in what `owner` keeps.
+  struct OutgoingChunk {
+    ChunkHeader header;
+    absl::Span<const std::byte> payload;
+    std::shared_ptr<void> owner;
+  };
+  using Outgoing = std::variant<proto::Offer, OutgoingChunk>;
+
   // Fails what is under way and ends the call; OnDone comes.
   void Stop(absl::Status reason) ABSL_LOCKS_EXCLUDED(mu_);
 
@@ -59,9 +70,11 @@ class GrpcPush final : private grpc::ClientBidiReactor<grpc::ByteBuffer, grpc::B
   bool End() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Starts sending the next message, if there is one and none is under way.
   void SendNext() ABSL_LOCKS_EXCLUDED(mu_);
-  std::optional<grpc::ByteBuffer> NextMessage() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  grpc::ByteBuffer Offer(uint32_t number) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  grpc::ByteBuffer NextChunk(uint32_t number, Pending& pending) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  std::optional<Outgoing> Next() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  proto::Offer OfferOf(uint32_t number) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  OutgoingChunk NextChunk(uint32_t number, Pending& pending) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // A chunk is packed where it is mostly zeros, and else sent from where it lies.
+  static grpc::ByteBuffer MessageOf(Outgoing next);
   absl::Status Apply(const proto::PushReply& reply) ABSL_LOCKS_EXCLUDED(mu_);
 
   // Fixed after construction.

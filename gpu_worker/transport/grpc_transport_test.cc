@@ -1,6 +1,8 @@
 #include "gpu_worker/transport/grpc_transport.h"
 
+#include <algorithm>
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <limits>
@@ -17,6 +19,7 @@
 #include "common/base/ids.h"
 #include "common/base/mutex.h"
 #include "common/formats/chunk_header.h"
+#include "common/formats/sparse_chunk.h"
 #include "common/grpc/byte_buffers.h"
 #include "common/model/model_spec.h"
 #include "common/testing/status_matchers.h"
@@ -170,7 +173,7 @@ class GrpcTransportTest : public testing::Test {
   }
   Contribution Make() { return MakePart(model_.blob(kWte).all_chunks()); }
   Contribution MakePart(ChunkRange chunks) {
-    auto* bytes = new std::vector<std::byte>(model_.blob(kWte).part_elems(chunks) * 2);
+    auto* bytes = new std::vector<std::byte>(model_.blob(kWte).part_elems(chunks) * 2, std::byte{0x3c});
     std::shared_ptr<void> owner(bytes, [](std::vector<std::byte>* memory) { delete memory; });
     return {
         .step = StepId(4), .blob = kWte, .chunks = chunks, .dtype = Dtype::kBf16, .payload = *bytes, .owner = owner};
@@ -249,6 +252,26 @@ TEST_F(GrpcTransportTest, APartIsOfferedAsOneAndItsChunksKeepTheirIndices) {
   transport_->Push(MakePart({1, 1}));
   EXPECT_OK(transport_->Flush());
   EXPECT_EQ(said, (std::vector<int64_t>{1, 1, 1, model_.blob(kWte).chunk_elems(1) * 2}));
+}
+
+TEST_F(GrpcTransportTest, LinesOfZerosDoNotTravel) {
+  ChunkHeader header;
+  std::vector<std::byte> sent;
+  daemon_.answer = [&](const ReceivedMessage& message) -> std::optional<grpc::ByteBuffer> {
+    if (message.is_offer()) return Reply(1, proto::PushReply::ADMITTED);
+    header = message.ParseChunk().value();
+    sent.resize(header.payload_bytes);
+    message.CopyPayload(absl::MakeSpan(sent));
+    return Reply(1, proto::PushReply::COMPLETE);
+  };
+  Contribution contribution = MakePart({1, 1});
+  std::vector<std::byte> gradient(contribution.payload.size());
+  std::fill_n(gradient.begin() + 3 * kLineBytes, kLineBytes, std::byte{0x3c});
+  contribution.payload = gradient;
+  transport_->Push(contribution);
+  EXPECT_OK(transport_->Flush());
+  EXPECT_EQ(header.kind, ChunkKind::kSparseGradient);
+  EXPECT_EQ(sent, PackSparseChunk(gradient));
 }
 
 TEST_F(GrpcTransportTest, AChunkOfAnotherOrderIsDataLoss) {

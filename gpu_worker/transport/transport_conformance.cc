@@ -17,14 +17,14 @@ namespace {
 
 using absl::StatusCode;
 
-constexpr int kVnodes = 4;
+constexpr int kVnodes = 4, kWidth = 200;
 constexpr BlobId kWte(0);  // three chunks, two uses
 constexpr BlobId kWpe(1);  // one chunk, one use
 
 }  // namespace
 
 void TransportConformanceTest::SetUp() {
-  const auto model = BuildModel({.num_layers = 1, .d_model = 200, .num_heads = 2, .context = 4, .vocab = 3000});
+  const auto model = BuildModel({.num_layers = 1, .d_model = kWidth, .num_heads = 2, .context = 4, .vocab = 3000});
   ASSERT_OK(model);
   model_ = *model;
   ASSERT_EQ(model_.blob(kWte).num_chunks(), 3);
@@ -46,6 +46,7 @@ std::vector<float> TransportConformanceTest::Master(BlobId blob, int64_t version
 std::vector<float> TransportConformanceTest::Leaf(BlobId blob, int use, int vnode) const {
   std::vector<float> values(model_.blob(blob).num_elems);
   for (size_t i = 0; i < values.size(); ++i) {
+    if ((i / kWidth + vnode) % nonzero_rows_ != 0) continue;
     values[i] = static_cast<float>((i + 3 * vnode + 5 * use + blob.value()) % 61) - 30;
   }
   return values;
@@ -241,6 +242,24 @@ TEST_P(TransportConformanceTest, LeavesAndSubtreesAddUpToTheGradient) {
   EXPECT_OK(second->Flush());
   EXPECT_THAT(daemon_->Gradient(StepId(0), kWte), IsOkAndHolds(ExpectedGradient(kWte)));
   EXPECT_THAT(daemon_->Gradient(StepId(0), kWpe), IsOkAndHolds(ExpectedGradient(kWpe)));
+}
+
+// As of a token table, most of whose rows no token reads.
+TEST_P(TransportConformanceTest, GradientsThatAreMostlyZeroAddUp) {
+  for (const int nonzero_rows : {2, 40, 1000000}) {
+    nonzero_rows_ = nonzero_rows;
+    for (const Dtype dtype : {Dtype::kBf16, Dtype::kF32}) {
+      StartDaemon(dtype);
+      daemon_->BeginStep(StepId(0));
+      const auto transport = daemon_->NewTransport();
+      for (const int use : {0, 1}) {
+        for (const int vnode : {0, 1}) transport->Push(Make(StepId(0), kWte, use, {vnode, 1}, dtype));
+        transport->Push(Make(StepId(0), kWte, use, {2, 2}, Dtype::kF32));
+      }
+      EXPECT_OK(transport->Flush());
+      EXPECT_THAT(daemon_->Gradient(StepId(0), kWte), IsOkAndHolds(ExpectedGradient(kWte)));
+    }
+  }
 }
 
 TEST_P(TransportConformanceTest, PartsOfThreeMembersAddUpToTheGradient) {

@@ -55,7 +55,8 @@ class TransportConformanceTest : public testing::TestWithParam<TransportCase> {
 
   // Starts a daemon of a small model (four vnodes) whose first blob has three chunks, the last one short.
   void StartDaemon(Dtype wire_dtype);
-  // Masters, and gradients of a vnode, of a blob: small whole numbers, exact in any dtype, different everywhere.
+  // Masters, and gradients of a vnode, of a blob: small whole numbers, exact in any dtype, different everywhere. Of a
+  // gradient's rows of 200 one of nonzero_rows_ is not zero, each vnode's another one.
   std::vector<float> Master(BlobId blob, int64_t version) const;
   std::vector<float> Leaf(BlobId blob, int use, int vnode) const;
   std::vector<std::byte> ToWire(absl::Span<const float> values, Dtype dtype) const;
@@ -73,6 +74,7 @@ class TransportConformanceTest : public testing::TestWithParam<TransportCase> {
 
   ModelSpec model_;
   Dtype dtype_ = Dtype::kBf16;
+  int nonzero_rows_ = 1;
   std::unique_ptr<TransportTestDaemon> daemon_;
 };
 
