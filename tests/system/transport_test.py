@@ -2,11 +2,13 @@
 
 import json
 import os
+import re
 import shutil
 import tempfile
+import urllib.request
 from pathlib import Path
 
-from eps_run import BIN, ENDLESS, EPS, ByHandTest, model_hash, run, wait_for_steps
+from eps_run import BIN, ENDLESS, EPS, ByHandTest, endpoints, model_hash, run, wait_for_steps
 
 
 class TransportTest(ByHandTest):
@@ -70,6 +72,30 @@ class TransportTest(ByHandTest):
         done = self.worker(address, "--transport", "auto")
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assertIn("transport=grpc", done.stderr)
+
+    def test_a_token_tables_zeros_do_not_travel_over_grpc(self):
+        # Of whose 20,000 rows the run's tokens, bytes, read 256.
+        table = {"model": {"vocab": 20_000, "layers": 1}, "batch": {"virtual_nodes": 2}}
+        leaf_bytes = 20_000 * 64 * 2  # bf16
+        hashes, per_step = {}, {}
+        for transport in ("GRPC", "SHARED_MEMORY"):
+            spec = self.work.spec({**table, "steps": 4, "transport": transport}, name=f"{transport}.json")
+            self.train_ok(spec, self.work.out(f"bits-{transport}"))
+            hashes[transport] = model_hash(self.work.out(f"bits-{transport}"))
+            endless = self.work.spec({**ENDLESS, **table, "transport": transport}, name=f"{transport}-endless.json")
+            out = self.work.out(transport)
+            daemon, address = self.daemon(endless, out)
+            self.start_worker(address, "--device-memory", "64MiB")
+            wait_for_steps(daemon, out, 20)
+            with urllib.request.urlopen(f"http://{endpoints(daemon, out)['metrics']}/metrics", timeout=30) as page:
+                said = page.read().decode()
+            (pushed,) = re.findall(rf'^eps_pushed_bytes_total{{transport="{transport.lower()}"}} (\S+)', said, re.MULTILINE)
+            (steps,) = re.findall(r"^eps_steps_total (\S+)", said, re.MULTILINE)
+            per_step[transport] = float(pushed) / float(steps) / (2 * leaf_bytes)
+        self.assertEqual(hashes["GRPC"], hashes["SHARED_MEMORY"])
+        # Of the table the embedding pushes as much as the head. (A step that is under way has pushed, too.)
+        self.assertGreater(per_step["SHARED_MEMORY"], 2)
+        self.assertLess(per_step["GRPC"], 1.3)
 
     def test_where_no_socket_can_be_made_auto_warns_and_shared_memory_is_refused(self):
         long = self.runtime / ("x" * 100)
