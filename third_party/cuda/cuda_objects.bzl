@@ -37,8 +37,10 @@ def _gpus_impl(ctx):
         if "sm_" + gpu in codes.get(_PTX[gpu], []):
             fail("%s: %s is there twice" % (ctx.label, gpu))
         codes.setdefault(_PTX[gpu], []).append("sm_" + gpu)
-    if "80" in codes:
-        codes["80"].append("compute_80")  # a driver compiles it for any GPU that comes later
+    if "sm_80" in codes.get("80", []):
+        # A driver compiles it for any GPU that comes later. Never without sm_80: an sm_8x would else run what its driver
+        # made of it, and be taken for one that runs nvcc's (gpu_worker/device/cuda/kernel_code.h).
+        codes["80"].append("compute_80")
     return [GpusInfo(
         key = value.replace(",", "-"),
         flags = ["-gencode=arch=compute_%s,code=[%s]" % (ptx, ",".join(code)) for ptx, code in codes.items()],

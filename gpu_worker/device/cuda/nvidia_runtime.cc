@@ -14,6 +14,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "common/base/log.h"
 #include "common/base/mutex.h"
@@ -26,6 +27,7 @@
 #include "gpu_worker/device/cuda/elementwise.h"
 #include "gpu_worker/device/cuda/fused_attention.h"
 #include "gpu_worker/device/cuda/gpu_runtime.h"
+#include "gpu_worker/device/cuda/kernel_code.h"
 #include "gpu_worker/device/cuda/launch.h"
 #include "gpu_worker/device/cuda/lt_matmul.h"
 #include "gpu_worker/device/cuda/matmul_problem.h"
@@ -94,6 +96,24 @@ absl::Status CheckDriver() {
   return absl::OkStatus();
 }
 
+// Of our own kernels on the GPU in use.
+// Errors: FAILED_PRECONDITION they were not compiled for it
+absl::StatusOr<std::string> KernelCodeName(absl::string_view gpu) {
+  int driver = 0;
+  EPS_RETURN_IF_ERROR(Check(cudaDriverGetVersion(&driver), "cudaDriverGetVersion"));
+  cudaFuncAttributes attributes = {};
+  const KernelCall any = DropoutMask(Dtype::kBf16, 1, {}, nullptr);
+  const cudaError_t error = cudaFuncGetAttributes(&attributes, any.function);
+  if (error == cudaErrorNoKernelImageForDevice || error == cudaErrorInvalidDeviceFunction) {
+    cudaGetLastError();  // forgotten: it is told
+    return absl::FailedPreconditionError(
+        absl::StrCat("the kernels of this build were not compiled for ", gpu, "; ./build --gpus says for which GPUs"));
+  }
+  EPS_RETURN_IF_ERROR(Check(error, "cudaFuncGetAttributes"));
+  return NameOf({.ptx = attributes.ptxVersion, .machine = attributes.binaryVersion}, VersionName(CUDART_VERSION),
+                VersionName(driver));
+}
+
 class MaskKernels : public SdpaMaskKernels {
  public:
   MaskKernels(GpuRuntime& runtime, GpuStream stream, Dtype act) : runtime_(runtime), stream_(stream), act_(act) {}
@@ -121,6 +141,7 @@ class NvidiaRuntime : public GpuRuntime {
   }
   absl::Status Init() {
     EPS_RETURN_IF_ERROR(Use());
+    EPS_ASSIGN_OR_RETURN(kernel_code_, KernelCodeName(gpu_));
     EPS_RETURN_IF_ERROR(Check(cudaMalloc(&workspace_, kMatMulWorkspaceBytes), "cudaMalloc"));
     EPS_ASSIGN_OR_RETURN(matmul_, CublasLtLibrary::Load(workspace_));
     absl::StatusOr<std::unique_ptr<FusedAttention>> attention = LoadFusedAttention(sm_major_);
@@ -134,7 +155,7 @@ class NvidiaRuntime : public GpuRuntime {
 
   std::string model() const override {
     return absl::StrCat("cuda ", gpu_, " ", matmul_->version(), " ",
-                        attention_ == nullptr ? "plain attention" : attention_->version());
+                        attention_ == nullptr ? "plain attention" : attention_->version(), " ", kernel_code_);
   }
   int64_t held_bytes() const override {
     return kMatMulWorkspaceBytes + (attention_ == nullptr ? 0 : attention_->held_bytes());
@@ -368,7 +389,8 @@ class NvidiaRuntime : public GpuRuntime {
   }
 
   const int index_, sm_major_;
-  const std::string gpu_;  // its name and compute capability
+  const std::string gpu_;    // its name and compute capability
+  std::string kernel_code_;  // what it runs of our own kernels; fixed by Init
   void* workspace_ = nullptr;
   std::unique_ptr<CublasLtLibrary> matmul_;
   std::unique_ptr<FusedAttention> attention_;  // null: there is no cuDNN
