@@ -1,4 +1,4 @@
-// eps evaluate: loss and accuracy of a checkpoint's model, computed by a daemon and workers that make no step.
+// eps evaluate: loss, accuracy and rewards of a checkpoint's model, computed by a daemon and workers that make no step.
 
 #include <signal.h>
 #include <sys/stat.h>
@@ -109,6 +109,12 @@ void PrintText(const Subject& subject, const nlohmann::ordered_json& evaluation)
   }
   std::printf("  accuracy    %.2f%% of %lld %ss\n", 100 * evaluation.value("accuracy", std::nan("")),
               static_cast<long long>(tokens), subject.unit.c_str());
+  if (evaluation.contains("chosen_reward")) {
+    const auto number = [&](const char* key) {  // null: not finite
+      return evaluation[key].is_number() ? evaluation[key].get<double>() : std::nan("");
+    };
+    std::printf("  rewards     %s\n", FormatRewards(number("chosen_reward"), number("rejected_reward")).c_str());
+  }
   std::printf("  took        %s\n", FormatSeconds(evaluation.value("seconds", 0.0)).c_str());
 }
 
@@ -220,8 +226,8 @@ absl::StatusOr<int> Evaluate(EvaluateFlags flags) {
 void AddEvaluate(CLI::App& app, int* exit_code) {
   CLI::App* command = app.add_subcommand(
       "evaluate",
-      "Says how a checkpoint's model does on a file: loss, perplexity and accuracy, by relay, with no more of the "
-      "model in memory than its weights");
+      "Says how a checkpoint's model does on a file: loss, perplexity and accuracy, of preferences rewards, by relay, "
+      "with no more of the model in memory than its weights");
   auto flags = std::make_shared<EvaluateFlags>();
   command
       ->add_option("--checkpoint", flags->checkpoint,

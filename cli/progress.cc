@@ -149,6 +149,17 @@ std::string FormatExpertLoad(const proto::StatusReply& status) {
       load.busiest(), load.busiest_block(), load.busiest_expert(), load.mean_busiest(), load.idle(), load.running());
 }
 
+std::string FormatRewards(double chosen, double rejected) {
+  return absl::StrFormat("%.3g chosen, %.3g rejected, margin %.3g", chosen, rejected, chosen - rejected);
+}
+
+std::string FormatPairs(const proto::StatusReply& status) {
+  if (!status.has_pairs()) return "";
+  const proto::PairsStatus& pairs = status.pairs();
+  return absl::StrFormat("accuracy %.4g; rewards %s", pairs.accuracy(),
+                         FormatRewards(pairs.chosen_reward(), pairs.rejected_reward()));
+}
+
 std::string FormatCheckpointWriting(const proto::StatusReply& status) {
   if (status.checkpoint_writing_seconds() <= 0) return "";
   return absl::StrCat("step ", status.checkpoint_writing_step(), ", ",

@@ -72,6 +72,11 @@ std::string FormatLastStep(const proto::StatusReply& status);
 // over blocks; 3 of 512 without a token"; "": there are none, or it is not known.
 std::string FormatExpertLoad(const proto::StatusReply& status);
 
+// "0.312 chosen, -0.421 rejected, margin 0.733".
+std::string FormatRewards(double chosen, double rejected);
+// Of the last step's pairs: "accuracy 0.8125; rewards 0.312 chosen, -0.421 rejected, margin 0.733"; "": there are none.
+std::string FormatPairs(const proto::StatusReply& status);
+
 // What a step's compute waited for, the shares of at least half a percent: "pull 1% version 3%"; "nothing".
 std::string FormatWaits(const proto::StatusReply& status);
 

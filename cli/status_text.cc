@@ -34,14 +34,21 @@ std::string LossLines(const proto::StatusReply& status) {
                            Known(status.learning_rate() >= 0, absl::StrCat(status.learning_rate()))));
 }
 
+// What is added to an evaluation of pairs.
+std::string RewardsOf(const proto::EvaluationStatus& evaluation) {
+  if (!evaluation.has_pairs()) return "";
+  const proto::PairsStatus& pairs = evaluation.pairs();
+  return absl::StrCat(", rewards ", FormatRewards(pairs.chosen_reward(), pairs.rejected_reward()));
+}
+
 std::string EvaluationLines(const proto::StatusReply& status) {
   const std::string in_progress = LineOf("evaluating", FormatEvaluating(status));
   if (!status.has_evaluation()) return in_progress;
   const proto::EvaluationStatus& newest = status.evaluation();
-  return in_progress +
-         Line("evaluation", absl::StrCat(newest.loss(), " nats a ", UnitOfLoss(status), " after step ", newest.step(),
-                                         "; accuracy ", newest.accuracy(), " of ", newest.tokens(), " ",
-                                         WhatIsCounted(status), ", ", FormatSeconds(newest.seconds())));
+  return in_progress + Line("evaluation", absl::StrCat(newest.loss(), " nats a ", UnitOfLoss(status), " after step ",
+                                                       newest.step(), "; accuracy ", newest.accuracy(), " of ",
+                                                       newest.tokens(), " ", WhatIsCounted(status), RewardsOf(newest),
+                                                       ", ", FormatSeconds(newest.seconds())));
 }
 
 std::string SpeedLines(const proto::StatusReply& status) {
@@ -139,7 +146,8 @@ std::string StatusText(const proto::StatusReply& status) {
       LineOf("at work on", FormatLongStep(status)),
       Line("last step", absl::StrCat(FormatLastStep(status), "; skipped ", status.skipped_steps(), ", waited too long ",
                                      status.step_waits())),
-      LossLines(status), LineOf("experts", FormatExpertLoad(status)), EvaluationLines(status), SpeedLines(status),
+      LossLines(status), LineOf("pairs", FormatPairs(status)), LineOf("experts", FormatExpertLoad(status)),
+      EvaluationLines(status), SpeedLines(status),
       Line("model", absl::StrCat(status.parameters(), " parameters, ", TrainableText(status), "state ",
                                  FormatByteSize(status.model_state_bytes()))),
       Line("daemon memory", absl::StrCat(FormatByteSize(status.resident_bytes()), " resident; contributions ",

@@ -109,6 +109,18 @@ TEST(StatusTextTest, AnEvaluationAndACheckpointThatGoOnAreShown) {
                               "0.750 s\nbeing written        step 112, 9.400 s\n"));
 }
 
+TEST(StatusTextTest, PairsAreShownWhereThereAreAny) {
+  proto::StatusReply status = StatusOfTraining();
+  EXPECT_THAT(StatusText(status), Not(HasSubstr("rewards")));
+  status.mutable_pairs()->set_accuracy(0.8125);
+  status.mutable_pairs()->set_chosen_reward(0.3125);
+  status.mutable_pairs()->set_rejected_reward(-0.421);
+  status.mutable_evaluation()->mutable_pairs()->set_chosen_reward(1);
+  EXPECT_THAT(StatusText(status), HasSubstr("\npairs                accuracy 0.8125; rewards 0.312 chosen, -0.421 "
+                                            "rejected, margin 0.734\n"));
+  EXPECT_THAT(StatusText(status), HasSubstr(", rewards 1 chosen, 0 rejected, margin 1, "));
+}
+
 TEST(StatusTextTest, ExpertsAreShownWhereThereAreAny) {
   proto::StatusReply status = StatusOfTraining();
   EXPECT_THAT(StatusText(status), Not(HasSubstr("experts")));

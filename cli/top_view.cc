@@ -88,6 +88,9 @@ void AddProgress(const proto::StatusReply& status, int columns, std::vector<std:
     const proto::EvaluationStatus& newest = status.evaluation();
     AddFields({absl::StrFormat("evaluation after step %d: loss %.4f nats", newest.step(), newest.loss()),
                absl::StrFormat("accuracy %.4f", newest.accuracy()),
+               newest.has_pairs() ? absl::StrFormat("reward margin %.3g",
+                                                    newest.pairs().chosen_reward() - newest.pairs().rejected_reward())
+                                  : "",
                absl::StrCat(newest.tokens(), " ", WhatIsCounted(status))},
               "  ", columns, lines);
   }
@@ -95,6 +98,9 @@ void AddProgress(const proto::StatusReply& status, int columns, std::vector<std:
              FormatLossScale(status), absl::StrCat("waited too long ", status.step_waits()),
              absl::StrCat("compute waits for ", Known(has_done_one, FormatWaits(status)))},
             "  ", columns, lines);
+  if (const std::string pairs = FormatPairs(status); !pairs.empty()) {
+    AddText(absl::StrCat("pairs: ", pairs), columns, lines);
+  }
   if (const std::string load = FormatExpertLoad(status); !load.empty()) {
     AddText(absl::StrCat("experts: ", load), columns, lines);
   }

@@ -121,9 +121,8 @@ TEST(TopViewTest, WhatIsWrongWithKeysIsShown) {
   status.mutable_keys()->set_expires_in_seconds(13 * 86400);
   status.mutable_keys()->set_not_reloaded("server.key is not the key of server.crt");
   const std::string text = Text(status, {200, 60});
-  EXPECT_THAT(
-      text,
-      HasSubstr("\nnew keys are NOT in use, the old ones go on: server.key is not the key of server.crt\n"));
+  EXPECT_THAT(text,
+              HasSubstr("\nnew keys are NOT in use, the old ones go on: server.key is not the key of server.crt\n"));
   EXPECT_THAT(text, HasSubstr("\na certificate of the daemon ends in 13 d 0 h\n"));
 }
 
@@ -190,6 +189,16 @@ TEST(TopViewTest, AnEvaluationAndACheckpointThatGoOnAreShown) {
   status.set_checkpoint_writing_seconds(9.4);
   EXPECT_THAT(Text(status, {80, 24}), HasSubstr("\nevaluating after step 40: 31% of it, 3.200 s\n"));
   EXPECT_THAT(Text(status, {80, 24}), HasSubstr("in 0.750 s\n  being written: step 112, 9.400 s\n"));
+}
+
+TEST(TopViewTest, PairsAreShownWhereThereAreAny) {
+  proto::StatusReply status = TrainingReply();
+  EXPECT_THAT(Text(status, {80, 24}), Not(HasSubstr("margin")));
+  status.mutable_pairs()->set_accuracy(0.5);
+  status.mutable_pairs()->set_chosen_reward(-2);
+  status.mutable_evaluation()->mutable_pairs()->set_rejected_reward(-0.25);
+  EXPECT_THAT(Text(status, {80, 24}), HasSubstr("\npairs: accuracy 0.5; rewards -2 chosen, 0 rejected, margin -2\n"));
+  EXPECT_THAT(Text(status, {80, 24}), HasSubstr("reward margin 0.25"));
 }
 
 TEST(TopViewTest, ExpertsAreShownWhereThereAreAny) {

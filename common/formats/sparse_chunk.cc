@@ -62,7 +62,7 @@ std::optional<std::vector<std::byte>> PackSparseChunk(absl::Span<const std::byte
 absl::Status UnpackSparseChunk(absl::Span<std::byte> chunk, int64_t packed_bytes) {
   constexpr int64_t kMostLines = kChunkElems * 4 / kLineBytes;
   const int64_t num_bytes = static_cast<int64_t>(chunk.size()), lines = num_bytes / kLineBytes;
-  EPS_CHECK(num_bytes % kLineBytes == 0 && lines <= kMostLines);
+  EPS_CHECK(num_bytes > 0 && num_bytes % kLineBytes == 0 && lines <= kMostLines);
   const int64_t bits_bytes = LineBitsBytes(num_bytes);
   if (packed_bytes < bits_bytes || packed_bytes > num_bytes) {
     return absl::InvalidArgumentError(absl::StrCat("sparse chunk: ", packed_bytes, " bytes, want ", bits_bytes, " to ",

@@ -11,7 +11,7 @@
 
 namespace eps {
 
-// The bytes of a chunk without its lines of zeros. Of a token table most rows are read by no token of a step, and their
+// The bytes of a chunk without its lines of zeros (docs/formats.md, Sparse gradients). Of a token table most rows are read by no token of a step, and their
 // gradient is zero, as is that of an expert that no token chose: over a network they need not travel.
 //
 //   bytes                          what
@@ -30,7 +30,7 @@ constexpr int64_t LineBitsBytes(int64_t num_bytes) { return (num_bytes / kLineBy
 // dense goes out from where it lies. Of a dense chunk 64 lines are looked at.
 std::optional<std::vector<std::byte>> PackSparseChunk(absl::Span<const std::byte> chunk);
 
-// Unpacks what lies in the last packed_bytes of `chunk` into all of `chunk`, a multiple of kLineBytes of at most
+// Unpacks what lies in the last packed_bytes of `chunk` into all of `chunk`: a multiple of kLineBytes, not 0, and at most
 // kChunkElems * 4.
 //
 // Errors: INVALID_ARGUMENT naming what was found and what is wanted: packed_bytes, which is not that of the bits, or more

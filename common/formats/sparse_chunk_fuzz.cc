@@ -9,10 +9,10 @@
 
 #include "absl/types/span.h"
 
-// How many lines, and a packed chunk of so many. One that is taken says, packed again, the same in no more bytes.
+// How many lines, but for one, and a packed chunk of so many. One that is taken says, packed again, the same in no more bytes.
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t num_bytes) {
   if (num_bytes < 1) return 0;
-  std::vector<std::byte> chunk(data[0] * eps::kLineBytes);
+  std::vector<std::byte> chunk((1 + data[0]) * eps::kLineBytes);
   const size_t packed_bytes = num_bytes - 1;
   if (packed_bytes <= chunk.size() && packed_bytes > 0) {
     std::memcpy(&chunk[chunk.size() - packed_bytes], data + 1, packed_bytes);

@@ -57,6 +57,9 @@ TEST(MessageLimitsTest, WhatAWorkerSaysOfAStepFitsIntoOneMessage) {
     record.set_loss_sum(1.5);
     record.set_counted_tokens(int64_t{1} << 62);
     record.set_correct(int64_t{1} << 62);
+    record.set_finite(true);
+    record.set_chosen_reward(1.5);
+    record.set_rejected_reward(1.5);
     for (int i = 0; i < 100 * 128; ++i) record.add_expert_rows(~uint32_t{0});
   }
   ASSERT_OK_AND_ASSIGN(const int most, MaxControlMessageBytes(run));

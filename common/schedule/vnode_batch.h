@@ -71,6 +71,8 @@ struct VnodeRecord {
   bool finite = true;  // the loss; gradients say it with each contribution
   // Of the counted tokens: those whose logit is the first of the largest. Of pairs: whose better answer is preferred.
   int64_t correct = 0;
+  // Of pairs: what the rewards of better answers add up to, and of the others (PreferenceConfig); else 0.
+  double chosen_reward = 0, rejected_reward = 0;
   ExpertRows expert_rows;  // of all its tokens, of what is told; none of an evaluation
 };
 

@@ -16,6 +16,7 @@ enum class PreferenceRule : uint8_t {
 //   DPO:    z = beta ((s_c - r_c) - (s_r - r_r))
 //   SimPO:  z = beta (s_c / n_c - s_r / n_r) - margin
 //   the pair's loss = -(1 - e) log sigmoid(z) - e log sigmoid(-z), with e the label_smoothing
+// The reward of a sequence (DPO's section 4) is what of z is its own: beta (s - r), or beta s / n.
 struct PreferenceConfig {
   PreferenceRule rule = PreferenceRule::kNone;
   double beta = 0.1;           // > 0

@@ -10,6 +10,15 @@
 #include "nlohmann/json.hpp"
 
 namespace eps::server {
+namespace {
+
+void AddRewards(const PairRewards& rewards, nlohmann::ordered_json& line) {
+  line["chosen_reward"] = rewards.chosen;
+  line["rejected_reward"] = rewards.rejected;
+  line["reward_margin"] = rewards.margin();
+}
+
+}  // namespace
 
 std::string MetricsLine(const StepReport& report) {
   nlohmann::ordered_json line;
@@ -29,6 +38,7 @@ std::string MetricsLine(const StepReport& report) {
   line["device_peak_bytes"] = report.device_peak_bytes;
   line["workers"] = report.workers;
   if (report.accuracy.has_value()) line["accuracy"] = *report.accuracy;
+  if (report.rewards.has_value()) AddRewards(*report.rewards, line);
   if (report.expert_load.has_value()) {
     const ExpertLoad& load = *report.expert_load;
     line["experts"] = {{"busiest", load.busiest},
@@ -46,6 +56,7 @@ std::string EvaluationLine(const EvaluationReport& report) {
   line["loss"] = report.loss;  // not a number: null
   if (!report.is_of_samples) line["perplexity"] = std::exp(report.loss);
   line["accuracy"] = report.accuracy;
+  if (report.rewards.has_value()) AddRewards(*report.rewards, line);
   line["tokens"] = report.tokens;
   line["seconds"] = report.seconds;
   return line.dump() + "\n";

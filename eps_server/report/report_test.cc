@@ -233,6 +233,24 @@ TEST(SummaryTest, HasTheLastEvaluationWhereThereIsOne) {
   EXPECT_EQ(evaluation["tokens"], 9);
 }
 
+TEST(MetricsLogTest, OfPreferencesALineHasRewards) {
+  StepReport step = ReportOf(0);
+  EXPECT_FALSE(nlohmann::json::parse(MetricsLine(step)).contains("chosen_reward"));
+  step.accuracy = 0.75;
+  step.rewards = {.chosen = 0.25, .rejected = -0.5};
+  EvaluationReport evaluation = {.accuracy = 0.75, .is_of_samples = true};
+  evaluation.rewards = step.rewards;
+  RunStatus status;
+  status.evaluation = evaluation;
+  for (const auto& line : {nlohmann::json::parse(MetricsLine(step)), nlohmann::json::parse(EvaluationLine(evaluation)),
+                           nlohmann::json::parse(SummaryJson(status, {}, 0))["evaluation"]}) {
+    EXPECT_EQ(line["accuracy"], 0.75);
+    EXPECT_EQ(line["chosen_reward"], 0.25);
+    EXPECT_EQ(line["rejected_reward"], -0.5);
+    EXPECT_EQ(line["reward_margin"], 0.75);
+  }
+}
+
 TEST(SummaryTest, APathThatIsNotUtf8StillGivesJson) {
   RunStatus status;
   status.newest_checkpoint = "/out\xff/checkpoints/step-00000002";

@@ -38,6 +38,11 @@ std::string SummaryJson(const RunStatus& status, const std::vector<double>& loss
                              {"accuracy", evaluation->accuracy},
                              {"tokens", evaluation->tokens},
                              {"seconds", evaluation->seconds}};
+    if (evaluation->rewards.has_value()) {
+      summary["evaluation"]["chosen_reward"] = evaluation->rewards->chosen;
+      summary["evaluation"]["rejected_reward"] = evaluation->rewards->rejected;
+      summary["evaluation"]["reward_margin"] = evaluation->rewards->margin();
+    }
   }
   summary["parameters"] = status.parameters;
   summary["trainable_parameters"] = status.trainable_parameters;

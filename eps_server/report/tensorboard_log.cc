@@ -77,6 +77,12 @@ void Add(Event& event, std::string tag, double value) {
   added.set_simple_value(static_cast<float>(value));
 }
 
+void AddRewards(const PairRewards& rewards, absl::string_view group, Event& event) {
+  Add(event, absl::StrCat(group, "/chosen_reward"), rewards.chosen);
+  Add(event, absl::StrCat(group, "/rejected_reward"), rewards.rejected);
+  Add(event, absl::StrCat(group, "/reward_margin"), rewards.margin());
+}
+
 std::string RecordOf(const Event& event) { return TfRecord(event.SerializeAsString()); }
 
 }  // namespace
@@ -126,6 +132,7 @@ void TensorboardLog::OnCommit(const StepReport& report) {
   Add(event, "speed/workers", report.workers);
   if (report.seconds > 0) Add(event, "speed/model_flops_per_second", report.model_flops / report.seconds);
   if (report.accuracy.has_value()) Add(event, "train/accuracy", *report.accuracy);
+  if (report.rewards.has_value()) AddRewards(*report.rewards, "train", event);
   if (report.expert_load.has_value()) {
     Add(event, "experts/busiest", report.expert_load->busiest);
     Add(event, "experts/mean_busiest", report.expert_load->mean_busiest);
@@ -140,6 +147,7 @@ void TensorboardLog::OnEvaluation(const EvaluationReport& report) {
   Add(event, "evaluation/loss", report.loss);
   if (!report.is_of_samples) Add(event, "evaluation/perplexity", std::exp(report.loss));
   Add(event, "evaluation/accuracy", report.accuracy);
+  if (report.rewards.has_value()) AddRewards(*report.rewards, "evaluation", event);
   file_->Append(RecordOf(event));
 }
 

@@ -87,9 +87,12 @@ TEST(TensorboardLogTest, TellsEachStepAndEvaluationAsItHappens) {
   StepReport skipped = DrawnReport(1);
   skipped.gradient_norm = -1;
   skipped.accuracy = 0;
+  skipped.rewards = {.chosen = 0.25, .rejected = -0.5};
   skipped.expert_load = LoadOf({3, 1, 0, 4}, {.blocks = 2, .experts = 2, .per_token = 1});
   log->OnCommit(skipped);
-  log->OnEvaluation({.version = Version(2), .loss = 1, .is_of_samples = true});
+  EvaluationReport of_pairs = {.version = Version(2), .loss = 1, .is_of_samples = true};
+  of_pairs.rewards = {.chosen = 1, .rejected = 3};
+  log->OnEvaluation(of_pairs);
   log.reset();
   const std::vector<std::string> files = EventFilesIn(folder);
   ASSERT_THAT(files, SizeIs(1));
@@ -114,6 +117,11 @@ TEST(TensorboardLogTest, TellsEachStepAndEvaluationAsItHappens) {
   EXPECT_THAT(ScalarsOf(events[4]), Contains(Pair("experts/mean_busiest", 1.75f)));
   EXPECT_THAT(ScalarsOf(events[4]), Contains(Pair("experts/idle", 1.0f)));
   EXPECT_EQ(ScalarsOf(events[5]).count("evaluation/perplexity"), 0u);
+  EXPECT_EQ(step.count("train/chosen_reward"), 0u);
+  EXPECT_THAT(ScalarsOf(events[4]), Contains(Pair("train/chosen_reward", 0.25f)));
+  EXPECT_THAT(ScalarsOf(events[4]), Contains(Pair("train/rejected_reward", -0.5f)));
+  EXPECT_THAT(ScalarsOf(events[4]), Contains(Pair("train/reward_margin", 0.75f)));
+  EXPECT_THAT(ScalarsOf(events[5]), Contains(Pair("evaluation/reward_margin", -2.0f)));
 }
 
 TEST(TensorboardLogTest, AResumeBeginsAFileThatVoidsWhatIsBeyondTheCheckpoint) {

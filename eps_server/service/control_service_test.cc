@@ -396,6 +396,8 @@ TEST_F(ControlServiceTest, RecordsOfAnEvaluationAreToldAsThat) {
   proto::Record& record = *event.mutable_pass_done()->add_records();
   record.set_counted_tokens(3);
   record.set_correct(1);
+  record.set_chosen_reward(0.75);
+  record.set_rejected_reward(-1.5);
   ASSERT_TRUE(stream->Write(event));
   proto::DaemonEvent answer;
   ASSERT_TRUE(stream->Read(&answer));
@@ -406,6 +408,8 @@ TEST_F(ControlServiceTest, RecordsOfAnEvaluationAreToldAsThat) {
   EXPECT_EQ(coordinator_.evaluated, std::make_pair(Version(4), int64_t{2}));
   ASSERT_EQ(coordinator_.records.size(), 1u);
   EXPECT_EQ(coordinator_.records[0].correct, 1);
+  EXPECT_EQ(coordinator_.records[0].chosen_reward, 0.75);
+  EXPECT_EQ(coordinator_.records[0].rejected_reward, -1.5);
 }
 
 TEST_F(ControlServiceTest, AWrongEventEndsTheStreamAndNamesTheField) {

@@ -405,7 +405,19 @@ TEST_F(DataServiceTest, ASparseChunkIsTakenAndOneThatIsPackedWrongIsRefused) {
   const int64_t right = static_cast<int64_t>(payload_.size());
   ExpectRefused(*Admitted(), sent(right + 1), "sparse chunk: ");
   ExpectRefused(*Admitted(), sent(bits_bytes - 1), "sparse chunk: ");
-  ExpectRefused(*Admitted(), sent(HeaderOf(1, 0, 0).payload_bytes + 1), "payload_bytes");
+  // Longer than the second chunk, which is shorter than others.
+  proto::Offer second = OfferOf(1, 0);
+  second.set_first_chunk(1);
+  second.set_num_chunks(1);
+  auto of_second = Push();
+  ASSERT_TRUE(of_second->Write(OfferMessage(second)));
+  EXPECT_EQ(ReadVerdict(*of_second), std::make_pair(1u, int{proto::PushReply::ADMITTED}));
+  const int64_t second_bytes = HeaderOf(1, 0, 1).payload_bytes;
+  sparse.chunk = 1;
+  ExpectRefused(
+      *of_second, sent(second_bytes + 1),
+      "chunk: payload_bytes: " + std::to_string(second_bytes + 1) + ", want at most " + std::to_string(second_bytes));
+  sparse.chunk = 0;
 
   auto call = Admitted();
   ASSERT_TRUE(call->Write(sent(right)));

@@ -107,6 +107,20 @@ TEST(StatusJsonTest, HasAByteForTheLoadOfEachExpert) {
   EXPECT_EQ(map, "\x30\x02\x2f\x01\xfe" + std::string(1, '\0') + "\xff\xff\xff");
 }
 
+TEST(StatusJsonTest, OfPreferencesItHasAccuracyAndRewards) {
+  DaemonView view{.phase = "training"};
+  view.status.evaluation = {.version = Version(3), .accuracy = 0.5};
+  EXPECT_FALSE(Parse(view).contains("pairs"));
+  EXPECT_FALSE(Parse(view)["evaluation"].contains("pairs"));
+  view.status.accuracy = 0.75;
+  view.status.rewards = {.chosen = 0.25, .rejected = -0.5};
+  view.status.evaluation->rewards = {.chosen = 2, .rejected = 1};
+  const nlohmann::json json = Parse(view);
+  EXPECT_EQ(json["pairs"], nlohmann::json({{"accuracy", 0.75}, {"chosen_reward", 0.25}, {"rejected_reward", -0.5}}));
+  EXPECT_EQ(json["evaluation"]["pairs"]["accuracy"], 0.5);
+  EXPECT_EQ(json["evaluation"]["pairs"]["chosen_reward"], 2);
+}
+
 TEST(StatusJsonTest, OfADaemonThatStartsItSaysWhatThatIsAt) {
   const nlohmann::json json =
       Parse({.start_work = {.what = "reading the checkpoint", .done_bytes = 3, .total_bytes = 4, .seconds = 1.5}});

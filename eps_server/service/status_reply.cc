@@ -37,6 +37,12 @@ void FillWorker(const WorkerStatus& status, proto::WorkerStatus& worker) {
   }
 }
 
+void FillPairs(double accuracy, const PairRewards& rewards, proto::PairsStatus& pairs) {
+  pairs.set_accuracy(accuracy);
+  pairs.set_chosen_reward(rewards.chosen);
+  pairs.set_rejected_reward(rewards.rejected);
+}
+
 // A byte of proto::ExpertLoad's map.
 char MapByte(float load) {
   if (std::isnan(load)) return '\xff';
@@ -115,6 +121,9 @@ void FillStatus(const RunStatus& status, proto::StatusReply& reply) {
       if (worker != WorkerId()) wait.add_worker_id(worker.value());
     }
   }
+  if (status.rewards.has_value()) {
+    FillPairs(status.accuracy.value_or(0), *status.rewards, *reply.mutable_pairs());
+  }
   if (status.expert_load.has_value()) FillExpertLoad(*status.expert_load, *reply.mutable_expert_load());
   if (status.evaluation.has_value()) {
     proto::EvaluationStatus& evaluation = *reply.mutable_evaluation();
@@ -123,6 +132,9 @@ void FillStatus(const RunStatus& status, proto::StatusReply& reply) {
     evaluation.set_accuracy(status.evaluation->accuracy);
     evaluation.set_tokens(status.evaluation->tokens);
     evaluation.set_seconds(status.evaluation->seconds);
+    if (status.evaluation->rewards.has_value()) {
+      FillPairs(status.evaluation->accuracy, *status.evaluation->rewards, *evaluation.mutable_pairs());
+    }
   }
   if (status.evaluating.has_value()) {
     proto::EvaluationProgress& evaluating = *reply.mutable_evaluating();

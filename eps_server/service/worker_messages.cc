@@ -110,6 +110,8 @@ std::vector<VnodeRecord> ToRecords(const proto::PassDone& done) {
                        .counted_tokens = record.counted_tokens(),
                        .finite = record.finite(),
                        .correct = record.correct(),
+                       .chosen_reward = record.chosen_reward(),
+                       .rejected_reward = record.rejected_reward(),
                        .expert_rows = {record.expert_rows().begin(), record.expert_rows().end()}});
   }
   return records;

@@ -162,6 +162,7 @@ function figures(status) {
       note: "without recomputing",
     },
     { label: "last step", value: positive(status.last_step_seconds, formatSeconds), note: ago },
+    ...pairFigures(status),
     ...evaluationFigures(status),
   ];
   const scale = numberOf(status.loss_scale, 1);
@@ -184,6 +185,23 @@ function learningRate(status) {
   return rate >= 0 && numberOf(status.step) > 0 ? formatSignificant(rate, 3) : UNKNOWN;
 }
 
+// Of preferences; rewards are means over pairs.
+function pairFigures(status) {
+  const { pairs } = status;
+  if (!pairs) return [];
+  return [
+    { label: "better answers preferred", value: formatPercent(numberOf(pairs.accuracy)), note: "of the last step's pairs" },
+    { label: "reward margin", ...margin(pairs) },
+  ];
+}
+
+function margin(pairs) {
+  const chosen = numberOf(pairs.chosen_reward);
+  const rejected = numberOf(pairs.rejected_reward);
+  const note = `${formatSignificant(chosen, 3)} chosen, ${formatSignificant(rejected, 3)} rejected`;
+  return { value: formatSignificant(chosen - rejected, 3), note };
+}
+
 function evaluationFigures(status) {
   const evaluation = status.evaluation;
   if (!evaluation) return [];
@@ -193,6 +211,7 @@ function evaluationFigures(status) {
   return [
     { label: "evaluation loss", value: formatLoss(evaluation.loss), note: after, severity },
     { label: "accuracy", value: formatSignificant(evaluation.accuracy, 4), note: counted },
+    ...(evaluation.pairs ? [{ label: "its reward margin", ...margin(evaluation.pairs) }] : []),
   ];
 }
 

@@ -233,6 +233,18 @@ test("speed says what is counted, where that is not every token", () => {
   assert.equal(fact(view(status).totals, "samples"), "168 k");
 });
 
+test("of preferences the last step's pairs and the newest evaluation say how far apart their answers are", () => {
+  assert.equal(figure(training(), "reward margin"), undefined);
+  const pairs = { accuracy: 0.875, chosen_reward: 0.25, rejected_reward: -0.5 };
+  const evaluation = { step: "40", loss: 0.4, accuracy: 0.75, tokens: "64", seconds: 1, pairs: { chosen_reward: -1, rejected_reward: -1.5 } };
+  const status = training({ counted: "pairs", pairs, evaluation });
+  assert.equal(figure(status, "better answers preferred").value, "88%");
+  assert.deepEqual(figure(status, "reward margin"), {
+    label: "reward margin", value: "0.75", note: "0.25 chosen, -0.5 rejected",
+  });
+  assert.equal(figure(status, "its reward margin").value, "0.5");
+});
+
 test("losses that are not finite are said to be so", () => {
   const evaluation = { step: "40", loss: "NaN", accuracy: 0.25, tokens: "65536", seconds: 1.2 };
   const status = training({ loss: "NaN", evaluation });

@@ -56,7 +56,9 @@ void CoordinatorImpl::Evaluate(Actions& actions) {
   if (evaluation_.FinishRound()) watch_.OnProgress(clock_());
   if (EndsEarly() && (evaluation_.ledger() == nullptr || members_.num_alive() == 0)) return evaluation_.Abandon();
   if (std::optional<EvaluationReport> report = evaluation_.Finish(clock_()); report.has_value()) {
-    report->is_of_samples = run_.objective() == Objective::kClasses || run_.objective() == Objective::kPreferences;
+    const bool is_of_pairs = run_.objective() == Objective::kPreferences;
+    report->is_of_samples = is_of_pairs || run_.objective() == Objective::kClasses;
+    if (!is_of_pairs) report->rewards.reset();
     newest_evaluation_ = report;
     counts_.evaluation_seconds += report->seconds;
     actions.push_back([this, report = *report] { ReportEvaluation(report); });

@@ -63,6 +63,7 @@ TEST_P(CoordinatorModeTest, EvaluationsAreMadeInStepOrderTheSameForAnyWorkersAnd
   EXPECT_NE(evaluations[0].loss, evaluations[1].loss);
   EXPECT_EQ(evaluations[0].tokens, 88);
   EXPECT_EQ(evaluations[0].accuracy, 0.5);
+  EXPECT_FALSE(evaluations[0].rewards.has_value()) << "of preferences alone";
 }
 
 TEST(CoordinatorEvaluationTest, WhatTheRunBeginsWithIsEvaluatedBeforeTheFirstStep) {

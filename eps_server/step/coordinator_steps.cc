@@ -228,7 +228,10 @@ void CoordinatorImpl::Commit(Actions& actions) {
   report.device_peak_bytes = device_peak_bytes_;
   report.workers = closing_->workers;
   if (run_.objective() == Objective::kPreferences && report.tokens > 0) {
-    report.accuracy = static_cast<double>(ledger.Totals().correct) / static_cast<double>(report.tokens);
+    const VnodeTotals totals = ledger.Totals();
+    const auto pairs = static_cast<double>(report.tokens);
+    report.accuracy = static_cast<double>(totals.correct) / pairs;
+    report.rewards = {.chosen = totals.chosen_reward / pairs, .rejected = totals.rejected_reward / pairs};
   }
   report.expert_load = LoadOf(ledger.TotalExpertRows(), told_experts_);
 

@@ -64,6 +64,8 @@ bool Evaluation::FinishRound() {
   totals_.loss_sum += round.loss_sum;
   totals_.counted_tokens += round.counted_tokens;
   totals_.correct += round.correct;
+  totals_.chosen_reward += round.chosen_reward;
+  totals_.rejected_reward += round.rejected_reward;
   ledger_.reset();
   ++round_;
   return true;
@@ -75,11 +77,14 @@ std::optional<EvaluationReport> Evaluation::Finish(absl::Duration now) {
     if (totals_.counted_tokens == 0) return std::numeric_limits<double>::quiet_NaN();
     return sum / static_cast<double>(totals_.counted_tokens);
   };
-  const EvaluationReport report = {.version = *version_,
-                                   .loss = share(totals_.loss_sum),
-                                   .accuracy = share(static_cast<double>(totals_.correct)),
-                                   .tokens = totals_.counted_tokens,
-                                   .seconds = absl::ToDoubleSeconds(now - begun_at_)};
+  EvaluationReport report = {.version = *version_,
+                             .loss = share(totals_.loss_sum),
+                             .accuracy = share(static_cast<double>(totals_.correct)),
+                             .tokens = totals_.counted_tokens,
+                             .seconds = absl::ToDoubleSeconds(now - begun_at_)};
+  if (totals_.counted_tokens > 0) {
+    report.rewards = {.chosen = share(totals_.chosen_reward), .rejected = share(totals_.rejected_reward)};
+  }
   version_.reset();
   newest_seconds_ = report.seconds;
   return report;

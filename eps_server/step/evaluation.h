@@ -52,7 +52,7 @@ class Evaluation {
 
   // If every record of the round in work is in: adds them up. True: it did, and there is no round in work.
   bool FinishRound();
-  // Ends it if it was the last round, with what came out.
+  // Ends it if it was the last round, with what came out: with rewards, whatever it is of.
   std::optional<EvaluationReport> Finish(absl::Duration now);
   // Ends it with nothing.
   void Abandon();

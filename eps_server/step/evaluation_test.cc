@@ -27,7 +27,12 @@ std::vector<VnodeBatch> Round() {
 }
 
 VnodeRecord Record(int vnode, double loss_sum, int64_t correct) {
-  return {.vnode = vnode, .loss_sum = loss_sum, .counted_tokens = 2, .correct = correct};
+  return {.vnode = vnode,
+          .loss_sum = loss_sum,
+          .counted_tokens = 2,
+          .correct = correct,
+          .chosen_reward = 2 * loss_sum,
+          .rejected_reward = -loss_sum};
 }
 
 TEST(EvaluationTest, VersionsAreDueEverySoManyStepsAndAtTheLastOne) {
@@ -128,6 +133,9 @@ TEST(EvaluationTest, RoundsAreReadGivenOutAndAddedUpOneAfterTheOther) {
   EXPECT_EQ(report->version, Version(4));
   EXPECT_EQ(report->loss, 6.0 / 8);
   EXPECT_EQ(report->accuracy, 0.5);
+  EXPECT_EQ(report->rewards->chosen, 12.0 / 8);
+  EXPECT_EQ(report->rewards->rejected, -6.0 / 8);
+  EXPECT_EQ(report->rewards->margin(), 18.0 / 8);
   EXPECT_EQ(report->tokens, 8);
   EXPECT_EQ(report->seconds, 3);
   EXPECT_FALSE(evaluation.is_on());
@@ -195,6 +203,7 @@ TEST(EvaluationTest, WhereNothingIsCountedTheLossIsNoNumber) {
   const EvaluationReport report = *evaluation.Finish(absl::ZeroDuration());
   EXPECT_TRUE(std::isnan(report.loss));
   EXPECT_TRUE(std::isnan(report.accuracy));
+  EXPECT_FALSE(report.rewards.has_value());
   EXPECT_EQ(report.tokens, 0);
 }
 

@@ -12,6 +12,13 @@
 
 namespace eps::server {
 
+// Of preferences: what pairs' better answers are worth to the model, and the others; means over pairs (PreferenceConfig).
+struct PairRewards {
+  double chosen = 0, rejected = 0;
+
+  double margin() const { return chosen - rejected; }
+};
+
 // A committed step, as metrics.jsonl and the log show it.
 struct StepReport {
   StepId step;
@@ -31,6 +38,7 @@ struct StepReport {
   int64_t device_peak_bytes = 0;                // the largest over the workers so far
   int workers = 0;                              // that are ready
   std::optional<double> accuracy;               // of preferences: the share of pairs whose better answer is preferred
+  std::optional<PairRewards> rewards;           // where accuracy is
   std::optional<ExpertLoad> expert_load;        // nullopt: there are no experts, or none are told of
 };
 
@@ -39,7 +47,8 @@ struct EvaluationReport {
   Version version;      // whose weights it is of
   double loss = 0;      // nats per what is counted; not a number where the weights give none, or nothing is counted
   double accuracy = 0;  // share of what is counted: VnodeRecord::correct
-  int64_t tokens = 0;   // counted
+  std::optional<PairRewards> rewards;  // of preferences, where a pair is counted
+  int64_t tokens = 0;                  // counted
   double seconds = 0;
   bool is_of_samples = false;  // it is of a sample as a whole, its class or its better answer: no perplexity
 };

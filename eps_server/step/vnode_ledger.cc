@@ -170,17 +170,23 @@ VnodeTotals VnodeLedger::Totals() const {
     leaves.push_back({v, 1});
     totals.correct += vnodes_[v].record->correct;
   }
-  std::vector<double> stack;
-  for (const SumOp& op : SumProgram(leaves, static_cast<int>(leaves.size()))) {
-    if (op.kind == SumOp::Kind::kLoad) {
-      stack.push_back(vnodes_[op.operand].record->loss_sum);
-    } else {
-      const double right = stack.back();
-      stack.pop_back();
-      stack.back() += right;
+  const std::vector<SumOp> program = SumProgram(leaves, static_cast<int>(leaves.size()));
+  const auto sum_of = [&](double VnodeRecord::*member) {
+    std::vector<double> stack;
+    for (const SumOp& op : program) {
+      if (op.kind == SumOp::Kind::kLoad) {
+        stack.push_back(*vnodes_[op.operand].record.*member);
+      } else {
+        const double right = stack.back();
+        stack.pop_back();
+        stack.back() += right;
+      }
     }
-  }
-  totals.loss_sum = stack.back();
+    return stack.back();
+  };
+  totals.loss_sum = sum_of(&VnodeRecord::loss_sum);
+  totals.chosen_reward = sum_of(&VnodeRecord::chosen_reward);
+  totals.rejected_reward = sum_of(&VnodeRecord::rejected_reward);
   return totals;
 }
 

@@ -20,6 +20,7 @@ struct VnodeTotals {
   double loss_sum = 0;  // nats
   int64_t counted_tokens = 0;
   int64_t correct = 0;
+  double chosen_reward = 0, rejected_reward = 0;  // of preferences; else 0
 };
 
 // Of one step, or one round of an evaluation: which worker computes which vnode, and the records that came back.

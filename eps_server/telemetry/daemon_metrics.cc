@@ -38,6 +38,7 @@ constexpr absl::string_view kWorkerStates[] = {Name(worker_state::kAttaching), N
                                                Name(worker_state::kRunning), Name(worker_state::kLeaving)};
 constexpr absl::string_view kStats[] = {"min", "median", "max"};
 constexpr absl::string_view kExpertStats[] = {"mean", "max"};
+constexpr absl::string_view kAnswers[] = {"chosen", "rejected"};
 
 // ---- progress ----
 constexpr MetricSpec kStart{.name = "eps_start_time_seconds",
@@ -114,6 +115,17 @@ constexpr MetricSpec kLearningRate{.name = "eps_learning_rate", .help = "Of the 
 constexpr MetricSpec kNorm{
     .name = "eps_gradient_norm",
     .help = "Of the last committed step's mean gradient, before clipping; no sample if it was not finite."};
+constexpr MetricSpec kPairAccuracy{
+    .name = "eps_pair_accuracy",
+    .help = "Of the last step, the share of pairs whose better answer is preferred; no sample without preferences."};
+constexpr MetricSpec kPairReward{
+    .name = "eps_pair_reward",
+    .help =
+        "Of the last step, the mean reward of the pairs' better answers and of the others: by DPO, beta times what the "
+        "model finds an answer more probable than the one without its adapters, in nats; by SimPO, beta times the mean "
+        "over its tokens. No sample without preferences.",
+    .label = "answer",
+    .label_values = kAnswers};
 constexpr MetricSpec kExpertLoad{
     .name = "eps_expert_busiest_load",
     .help =
@@ -147,11 +159,12 @@ constexpr MetricSpec kPulled{.name = "eps_pulled_bytes_total",
                              .help = "Bytes of weights that workers pulled.",
                              .label = "transport",
                              .label_values = kTransports};
-constexpr MetricSpec kPushed{.name = "eps_pushed_bytes_total",
-                             .type = kCounter,
-                             .help = "Bytes of gradients that workers pushed, as they came: over gRPC without lines of zeros.",
-                             .label = "transport",
-                             .label_values = kTransports};
+constexpr MetricSpec kPushed{
+    .name = "eps_pushed_bytes_total",
+    .type = kCounter,
+    .help = "Bytes of gradients that workers pushed, as they came: over gRPC without lines of zeros.",
+    .label = "transport",
+    .label_values = kTransports};
 constexpr MetricSpec kVersions{
     .name = "eps_versions_published_total", .type = kCounter, .help = "New versions of blobs that became readable."};
 constexpr MetricSpec kBlobs{.name = "eps_blobs", .help = "Blobs of the model."};
@@ -332,6 +345,8 @@ constexpr const MetricSpec* kTable[] = {
     &kEvaluatingShare,
     &kLearningRate,
     &kNorm,
+    &kPairAccuracy,
+    &kPairReward,
     &kExpertLoad,
     &kExpertsIdle,
     &kExperts,
@@ -412,6 +427,11 @@ void SetProgress(const DaemonView& view, MetricPage& page) {
   page.Set(kEvaluatingShare, status.evaluating.has_value() ? status.evaluating->share : 0);
   if (status.learning_rate >= 0) page.Set(kLearningRate, status.learning_rate);
   if (status.gradient_norm >= 0) page.Set(kNorm, status.gradient_norm);
+  if (status.rewards.has_value()) {
+    page.Set(kPairAccuracy, status.accuracy.value_or(0));
+    page.Set(kPairReward, "chosen", status.rewards->chosen);
+    page.Set(kPairReward, "rejected", status.rewards->rejected);
+  }
   if (status.expert_load.has_value()) {
     page.Set(kExpertLoad, "mean", status.expert_load->mean_busiest);
     page.Set(kExpertLoad, "max", status.expert_load->busiest);

@@ -365,6 +365,8 @@ struct LossRecord {
   int64_t counted = 0;
   int64_t finite = 1;   // 0 if a row's loss was not finite
   int64_t correct = 0;  // of the counted rows: the label's is the first of the largest logits, and the loss is finite
+  // PreferenceLoss's alone: what the rewards of counted pairs add up to, of preferred sequences and of the others.
+  double chosen_reward = 0, rejected_reward = 0;
 };
 // What a sequence's counted rows add up to, for preferences.
 struct SequenceScore {

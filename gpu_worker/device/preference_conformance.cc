@@ -58,13 +58,14 @@ TEST_P(DeviceConformanceTest, ScoresOfSequencesAreSumsOverTheirCountedRows) {
   }
 }
 
+double RewardOf(const PreferenceConfig& rule, const SequenceScore& score, double reference) {
+  return rule.beta *
+         (rule.has_reference() ? score.log_prob - reference : score.log_prob / static_cast<double>(score.counted));
+}
+
 double LossOf(const PreferenceConfig& rule, const SequenceScore& c, const SequenceScore& r, double c_reference,
               double r_reference) {
-  const double z =
-      rule.has_reference()
-          ? rule.beta * (c.log_prob - c_reference - (r.log_prob - r_reference))
-          : rule.beta * (c.log_prob / static_cast<double>(c.counted) - r.log_prob / static_cast<double>(r.counted)) -
-                rule.margin;
+  const double z = RewardOf(rule, c, c_reference) - RewardOf(rule, r, r_reference) - rule.margin;
   const auto minus_log_sigmoid = [](double x) {
     return x > 0 ? std::log1p(std::exp(-x)) : std::log1p(std::exp(x)) - x;
   };
@@ -84,8 +85,8 @@ TEST_P(DeviceConformanceTest, APairsLossAndSlopesAreThoseOfItsRule) {
     SCOPED_TRACE(rule.beta);
     ConformanceMemory memory(device());
     auto* scale = static_cast<float*>(memory.Alloc(B * 4));
-    LossRecord* record =
-        memory.Put(std::vector<LossRecord>{{.loss_sum = 0.5, .counted = 2, .finite = 1, .correct = 1}});
+    LossRecord* record = memory.Put(std::vector<LossRecord>{
+        {.loss_sum = 0.5, .counted = 2, .finite = 1, .correct = 1, .chosen_reward = 3, .rejected_reward = -4}});
     device().kernels().PreferenceLoss({.B = B,
                                        .preferences = rule,
                                        .scores = memory.Put(scores),
@@ -94,7 +95,7 @@ TEST_P(DeviceConformanceTest, APairsLossAndSlopesAreThoseOfItsRule) {
                                        .sequence_scale = scale,
                                        .record = record});
     const Array got = memory.GetF32(scale, B);
-    double loss = 0.5;
+    double loss = 0.5, chosen_reward = 3, rejected_reward = -4;
     int64_t correct = 1;
     for (int64_t chosen = 0; chosen < B; chosen += 2) {
       const auto i = static_cast<size_t>(chosen);
@@ -109,11 +110,10 @@ TEST_P(DeviceConformanceTest, APairsLossAndSlopesAreThoseOfItsRule) {
                       reference[i + 1].log_prob);
       };
       loss += at(0, 0);
-      const double preferred =
-          rule.has_reference()
-              ? c.log_prob - reference[i].log_prob - (r.log_prob - reference[i + 1].log_prob)
-              : c.log_prob / static_cast<double>(c.counted) - r.log_prob / static_cast<double>(r.counted);
-      correct += preferred > 0 ? 1 : 0;
+      const double of_c = RewardOf(rule, c, reference[i].log_prob), of_r = RewardOf(rule, r, reference[i + 1].log_prob);
+      chosen_reward += of_c;
+      rejected_reward += of_r;
+      correct += of_c > of_r ? 1 : 0;
       // What multiplies softmax - onehot is how the loss falls with a log probability.
       constexpr double kStep = 1e-4;
       EXPECT_NEAR(got[i], -kScale * (at(kStep, 0) - at(-kStep, 0)) / (2 * kStep), 2e-8) << chosen;
@@ -124,6 +124,8 @@ TEST_P(DeviceConformanceTest, APairsLossAndSlopesAreThoseOfItsRule) {
     EXPECT_EQ(sums.counted, 2 + B / 2 - 1);
     EXPECT_EQ(sums.correct, correct);
     EXPECT_EQ(sums.finite, 1);
+    EXPECT_NEAR(sums.chosen_reward, chosen_reward, 1e-12 * std::abs(chosen_reward));
+    EXPECT_NEAR(sums.rejected_reward, rejected_reward, 1e-12 * std::abs(rejected_reward));
   }
 }
 

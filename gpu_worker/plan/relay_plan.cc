@@ -11,7 +11,6 @@
 namespace eps::worker {
 namespace {
 
-constexpr int64_t kRecordStrideBytes = 64;
 constexpr int64_t kFlagBytes = sizeof(int32_t);
 
 std::string Slots(size_t count, int64_t num_bytes) {

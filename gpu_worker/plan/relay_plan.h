@@ -82,6 +82,7 @@ struct RelayPlan {
   int64_t max_subtree_leaves() const { return int64_t{1} << (gradient_slots.size() - 1); }
   // Within `records`, in bytes: loss record `index` of kLossRecords (one is copied out while the next is filled) ...
   static int64_t RecordOffset(int index);
+  static constexpr int64_t kRecordStrideBytes = 64;  // at least a LossRecord's
   // ... and the finite flags (int32) of a node that is gathered: one a leaf, max_subtree_leaves() of them. One such
   // slot for each push slot, and as many for each block that is depth first, as its nodes are under way beside the
   // head's.

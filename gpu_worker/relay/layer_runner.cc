@@ -170,6 +170,7 @@ int32_t* LayerRunner::Flag(const RelayStep& step, int vnode, const PassContext& 
 }
 
 LossRecord* LayerRunner::Record(const RelayStep& step) const {
+  static_assert(sizeof(LossRecord) <= RelayPlan::kRecordStrideBytes);
   return reinterpret_cast<LossRecord*>(arena_.records + RelayPlan::RecordOffset(step.record));
 }
 

@@ -208,6 +208,8 @@ absl::Status RelayExecutorImpl::RunPass(const Assignment& assignment, absl::Span
                               .counted_tokens = record.counted,
                               .finite = record.finite != 0,
                               .correct = record.correct,
+                              .chosen_reward = record.chosen_reward,
+                              .rejected_reward = record.rejected_reward,
                               .expert_rows = evaluates ? ExpertRows() : ExpertRowsOf(v, shape.dropped)});
   }
   return absl::OkStatus();

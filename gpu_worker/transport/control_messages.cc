@@ -233,6 +233,8 @@ proto::PassDone ToProto(const PassReport& report) {
     out.set_counted_tokens(record.counted_tokens);
     out.set_finite(record.finite);
     out.set_correct(record.correct);
+    out.set_chosen_reward(record.chosen_reward);
+    out.set_rejected_reward(record.rejected_reward);
     out.mutable_expert_rows()->Add(record.expert_rows.begin(), record.expert_rows.end());
   }
   done.set_seconds(report.seconds);

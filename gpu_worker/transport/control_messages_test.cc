@@ -235,6 +235,8 @@ TEST_F(ControlMessagesTest, APassReportComesThroughWhole) {
                                           .counted_tokens = 3,
                                           .finite = false,
                                           .correct = 2,
+                                          .chosen_reward = 0.75,
+                                          .rejected_reward = -1.5,
                                           .expert_rows = {5, 0, 4000000000}}},
                              .seconds = 0.5,
                              .wait_seconds = {{"pull", 0.25}},
@@ -248,6 +250,8 @@ TEST_F(ControlMessagesTest, APassReportComesThroughWhole) {
   EXPECT_EQ(done.records(0).counted_tokens(), 3);
   EXPECT_FALSE(done.records(0).finite());
   EXPECT_EQ(done.records(0).correct(), 2);
+  EXPECT_EQ(done.records(0).chosen_reward(), 0.75);
+  EXPECT_EQ(done.records(0).rejected_reward(), -1.5);
   EXPECT_THAT(done.records(0).expert_rows(), testing::ElementsAre(5, 0, 4000000000));
   EXPECT_EQ(done.evaluation_round(), 7);
   EXPECT_FALSE(ToProto({.step = StepId(2)}).has_evaluation_round());

@@ -29,7 +29,7 @@ struct GrpcTransportOptions {
 
 // The data plane over gRPC (proto/data_plane.proto), with raw messages: a pulled chunk is copied once, from
 // gRPC's slices to its destination, while the next one is being read; a pushed chunk is sent from the
-// contribution's own memory.
+// contribution's own memory, or packed where much of it is zero (common/formats/sparse_chunk.h).
 //
 // Streams are opened at their first use, and stay: one for pulls on each connection, one for pushes on the first. Offers
 // go out at once, the chunks of what the daemon admits follow in the order of admission.

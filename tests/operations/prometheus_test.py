@@ -1,5 +1,6 @@
 """Debian's Prometheus scrapes a real run; a worker is killed: dashboard queries, alerts and rules."""
 
+import json
 import os
 import re
 import signal
@@ -38,11 +39,14 @@ class PrometheusTest(SystemTest):
         out = self.work.out("out")
         begin = time.time()
         spec = self.work.spec({"steps": 1000000, "checkpoint": {"every_steps": 50},
-                               # A state that no cache holds, and experts, which the dashboard has a row for.
+                               # A state that no cache holds, and experts and preferences, which the dashboard has a row for.
                                "model": {"family": "LLAMA", "layers": 2, "d_model": 512, "d_ff": 512,
                                          "experts": {"num": 4, "per_token": 2}},
-                               "batch": {"virtual_nodes": 4, "micro_batches": 1, "micro_batch": 1},
+                               "data": {"path": "pairs.jsonl"}, "preferences": {"loss": "SIMPO"},
+                               "batch": {"virtual_nodes": 4, "micro_batches": 1, "micro_batch": 2},
                                "evaluation": {"held_out": 0.01, "every_steps": 5, "samples": 16}})
+        (self.work.path / "pairs.jsonl").write_text("".join(
+            json.dumps({"prompt": f"{i}?", "chosen": f"{i}!", "rejected": "no"}) + "\n" for i in range(2000)))
         process = start_train(spec, out, "--workers", 2, "--threads", 1)
         prometheus = None
         try:

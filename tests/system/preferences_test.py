@@ -49,6 +49,11 @@ def accuracies(out):
     return [line["accuracy"] for line in metrics(out)]
 
 
+def pairs_of(out):
+    """What each step says of its pairs."""
+    return [(line["accuracy"], line["chosen_reward"], line["rejected_reward"]) for line in metrics(out)]
+
+
 class PreferencesTest(SystemTest):
     def setUp(self):
         super().setUp()
@@ -62,10 +67,10 @@ class PreferencesTest(SystemTest):
         for name, changes in (("quantized", merged(DPO, NF4)), ("simpo", merged(SIMPO, LLAMA)),
                               ("dpo", merged(DPO, {"model": {"residual_dropout": 0.1}}))):
             self.has_the_same_bits(changes, name)
-            quiet = accuracies(self.work.out(f"{name}-quiet"))
+            quiet = pairs_of(self.work.out(f"{name}-quiet"))
             self.assertGreater(len(set(quiet)), 1)
             for way in ("recompute", "resident", "group"):
-                self.assertEqual(accuracies(self.work.out(f"{name}-{way}")), quiet, f"{name}, {way}")
+                self.assertEqual(pairs_of(self.work.out(f"{name}-{way}")), quiet, f"{name}, {way}")
 
     def test_fp16_whose_loss_is_scaled_learns_what_fp32_does_with_experts_too(self):
         experts = merged(LLAMA, {"model": {"experts": {"num": 4, "per_token": 2}}, "precision": {"frozen": "NF4"}})
@@ -99,6 +104,12 @@ class PreferencesTest(SystemTest):
             self.assertLess(np.mean(losses[-5:]), losses[0] - 0.1)
             self.assertGreater(np.mean(accuracies(out)[-5:]), 0.9)
             self.assertEqual([line["tokens"] for line in metrics(out)], [PAIRS] * 30)
+            for line in metrics(out):
+                self.assertAlmostEqual(line["chosen_reward"] - line["rejected_reward"], line["reward_margin"], delta=1e-9)
+            margins = [line["reward_margin"] for line in metrics(out)]
+            self.assertGreater(np.mean(margins[-5:]), margins[0] + 0.1)
+            if name == "dpo":
+                self.assertAlmostEqual(metrics(out)[0]["chosen_reward"], 0, delta=1e-3)
             self.assertEqual((summary(out)["tokens"], summary(out)["counted"]), (30 * PAIRS, "pairs"))
 
             first, *_, last = [json.loads(line) for line in (out / "evaluations.jsonl").read_text().splitlines()]
@@ -107,12 +118,24 @@ class PreferencesTest(SystemTest):
             self.assertIn(last["tokens"], (9, 10))  # of 96
             for args in ((), ("--workers", 2, "--set", "transport=GRPC")):
                 found = json.loads(self.eps("evaluate", "--checkpoint", out, "--json", *args).stdout)
-                for key in ("step", "loss", "accuracy", "tokens"):
+                for key in ("step", "loss", "accuracy", "chosen_reward", "rejected_reward", "reward_margin", "tokens"):
                     self.assertEqual(found[key], last[key], (name, key, args))
                 self.assertNotIn("perplexity", found)
-            self.assertIn(f"of {last['tokens']} pairs", self.eps("evaluate", "--checkpoint", out).stdout)
+            said = self.eps("evaluate", "--checkpoint", out).stdout
+            self.assertIn(f"of {last['tokens']} pairs", said)
+            self.assertRegex(said, r"\n  rewards +\S+ chosen, \S+ rejected, margin \S+\n")
             self.refused(train(spec, out, "--resume", "--set", "preferences.beta=0.25"), 2, "preferences.beta: was ",
                          "now 0.25")
+
+    def test_rewards_that_are_not_finite_are_said_to_be_so(self):
+        broken = {"optimizer": {"schedule": {"peak": 1e30}}, "steps": 1}
+        out = self.work.out("broken")
+        self.train_ok(self.work.spec(merged(SIMPO, broken)), out)
+        data = ("--data", self.work.path / "pairs.jsonl")
+        self.assertIn("rewards     nan chosen, nan rejected, margin nan",
+                      self.eps("evaluate", "--checkpoint", out, *data).stdout)
+        found = json.loads(self.eps("evaluate", "--checkpoint", out, *data, "--json").stdout)
+        self.assertEqual((found["loss"], found["chosen_reward"], found["reward_margin"]), (None, None, None))
 
     def test_pairs_of_every_form_are_the_same_tokens_and_defaults_are_what_is_said_of_them(self):
         found = []

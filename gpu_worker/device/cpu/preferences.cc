@@ -38,14 +38,20 @@ void AddPreferenceLoss(const PreferenceLossArgs& args) {
     scales[0] = scales[1] = 0;
     if (c.counted == 0 || r.counted == 0) continue;
     double c_weight = rule.beta, r_weight = rule.beta;  // of the sequences' sums in z
-    double better = 0;                                  // how much the first one is
+    double c_reward = 0, r_reward = 0;
+    double better = 0;  // how much the first one is
     if (rule.has_reference()) {
       const SequenceScore* reference = args.reference + chosen;
-      better = rule.beta * ((c.log_prob - reference[0].log_prob) - (r.log_prob - reference[1].log_prob));
+      const double c_more = c.log_prob - reference[0].log_prob, r_more = r.log_prob - reference[1].log_prob;
+      c_reward = c_weight * c_more;
+      r_reward = r_weight * r_more;
+      better = rule.beta * (c_more - r_more);
     } else {
       c_weight /= static_cast<double>(c.counted);
       r_weight /= static_cast<double>(r.counted);
-      better = c_weight * c.log_prob - r_weight * r.log_prob;
+      c_reward = c_weight * c.log_prob;
+      r_reward = r_weight * r.log_prob;
+      better = c_reward - r_reward;
     }
     const double z = better - rule.margin, e = rule.label_smoothing;
     const double loss = (1 - e) * Softplus(-z) + e * Softplus(z);
@@ -53,6 +59,8 @@ void AddPreferenceLoss(const PreferenceLossArgs& args) {
     scales[0] = static_cast<float>(args.scale * slope * c_weight);
     scales[1] = static_cast<float>(-args.scale * slope * r_weight);
     args.record->loss_sum += loss;
+    args.record->chosen_reward += c_reward;
+    args.record->rejected_reward += r_reward;
     ++args.record->counted;
     if (!std::isfinite(loss)) {
       args.record->finite = 0;

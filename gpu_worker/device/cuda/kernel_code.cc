@@ -6,7 +6,7 @@ namespace eps::worker::cuda {
 
 std::string NameOf(const KernelCode& code, absl::string_view toolkit, absl::string_view driver) {
   // The programs have no other PTX than compute_80, and that only beside machine code for sm_80, of which every sm_8x makes
-  // use (third_party/cuda/cuda_objects.bzl).
+  // use (third_party/cuda/cuda_objects.bzl), unless CUDA_FORCE_PTX_JIT says otherwise, which is for trying things out.
   constexpr int kOnlyPtx = 80;
   const bool by_driver = code.ptx == kOnlyPtx && code.machine / 10 != kOnlyPtx / 10;
   if (by_driver) {

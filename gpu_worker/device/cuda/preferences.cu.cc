@@ -74,13 +74,20 @@ __global__ void PreferenceLossKernel(int64_t B, double beta, double margin, doub
       continue;
     }
     double c_weight = beta, r_weight = beta;  // of the sequences' sums in z
-    double better = 0;                        // how much the first one is
+    double c_reward = 0, r_reward = 0;
+    double better = 0;  // how much the first one is
     if (reference != nullptr) {
-      better = beta * ((c.log_prob - reference[chosen].log_prob) - (r.log_prob - reference[chosen + 1].log_prob));
+      const double c_more = c.log_prob - reference[chosen].log_prob,
+                   r_more = r.log_prob - reference[chosen + 1].log_prob;
+      c_reward = c_weight * c_more;
+      r_reward = r_weight * r_more;
+      better = beta * (c_more - r_more);
     } else {
       c_weight /= static_cast<double>(c.counted);
       r_weight /= static_cast<double>(r.counted);
-      better = c_weight * c.log_prob - r_weight * r.log_prob;
+      c_reward = c_weight * c.log_prob;
+      r_reward = r_weight * r.log_prob;
+      better = c_reward - r_reward;
     }
     const double z = better - margin, e = label_smoothing;
     const double loss = (1 - e) * Softplus(-z) + e * Softplus(z);
@@ -88,6 +95,8 @@ __global__ void PreferenceLossKernel(int64_t B, double beta, double margin, doub
     scales[0] = static_cast<float>(scale * slope * c_weight);
     scales[1] = static_cast<float>(-scale * slope * r_weight);
     record.loss_sum += loss;
+    record.chosen_reward += c_reward;
+    record.rejected_reward += r_reward;
     ++record.counted;
     if (!std::isfinite(loss)) {
       record.finite = 0;
