@@ -24,7 +24,7 @@ bool IsZero(const std::byte* line) {
   return any == 0;
 }
 
-// At least a quarter of some lines, from all over the chunk, are zero.
+// Of kSampledLines from all over the chunk at least a quarter are zero.
 bool LooksSparse(absl::Span<const std::byte> chunk) {
   const int64_t lines = static_cast<int64_t>(chunk.size()) / kLineBytes;
   const int64_t sampled = std::min(lines, kSampledLines);
@@ -85,8 +85,8 @@ absl::Status UnpackSparseChunk(absl::Span<std::byte> chunk, int64_t packed_bytes
           absl::StrCat("sparse chunk: bit ", line, " is set, want zeros behind the chunk's ", lines, " lines"));
     }
   }
-  // Forward and in place: a line goes no further back than where it is, as the lines before it are at most as many bytes as
-  // those that come before it packed and all the zeros.
+  // In place, from the front: the packed line that is read next never lies before the place that is written, as between the
+  // two are the lines of zeros that are still to come.
   const std::byte* from = chunk.data() + num_bytes - set * kLineBytes;
   for (int64_t line = 0; line < lines; ++line) {
     std::byte* to = chunk.data() + line * kLineBytes;
