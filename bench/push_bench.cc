@@ -1,7 +1,7 @@
 // A token table's gradient from a worker's transport to a daemon's aggregator over loopback: as an embedding makes it, where
 // most rows are zero as no token of the step reads them, against one without zeros, which goes out from where it lies. Two
 // processes; the sides take turns, each push being of a step of its own; a ratio is the median of the rounds' own. Loopback
-// is faster than any network, so that what is saved here is the least.
+// is faster than most networks, so that more is saved there.
 //
 //   push_bench [rounds]     20 by default
 
