@@ -6,16 +6,15 @@
 
 #include "common/base/file_util.h"
 #include "common/base/status_macros.h"
+#include "eps_server/report/reward_fields.h"
 #include "eps_server/report/step_lines.h"
 #include "nlohmann/json.hpp"
 
 namespace eps::server {
 namespace {
 
-void AddRewards(const PairRewards& rewards, nlohmann::ordered_json& line) {
-  line["chosen_reward"] = rewards.chosen;
-  line["rejected_reward"] = rewards.rejected;
-  line["reward_margin"] = rewards.margin();
+void AddRewardsTo(nlohmann::ordered_json& line, const PairRewards& rewards) {
+  AddRewards(rewards, [&line](const char* name, double value) { line[name] = value; });
 }
 
 }  // namespace
@@ -37,8 +36,10 @@ std::string MetricsLine(const StepReport& report) {
   for (const auto& [cause, share] : report.wait_fraction) line["waits"][cause] = share;
   line["device_peak_bytes"] = report.device_peak_bytes;
   line["workers"] = report.workers;
-  if (report.accuracy.has_value()) line["accuracy"] = *report.accuracy;
-  if (report.rewards.has_value()) AddRewards(*report.rewards, line);
+  if (report.pairs.has_value()) {
+    line["accuracy"] = report.pairs->accuracy;
+    AddRewardsTo(line, report.pairs->rewards);
+  }
   if (report.expert_load.has_value()) {
     const ExpertLoad& load = *report.expert_load;
     line["experts"] = {{"busiest", load.busiest},
@@ -56,7 +57,7 @@ std::string EvaluationLine(const EvaluationReport& report) {
   line["loss"] = report.loss;  // not a number: null
   if (!report.is_of_samples) line["perplexity"] = std::exp(report.loss);
   line["accuracy"] = report.accuracy;
-  if (report.rewards.has_value()) AddRewards(*report.rewards, line);
+  if (report.rewards.has_value()) AddRewardsTo(line, *report.rewards);
   line["tokens"] = report.tokens;
   line["seconds"] = report.seconds;
   return line.dump() + "\n";

@@ -236,10 +236,9 @@ TEST(SummaryTest, HasTheLastEvaluationWhereThereIsOne) {
 TEST(MetricsLogTest, OfPreferencesALineHasRewards) {
   StepReport step = ReportOf(0);
   EXPECT_FALSE(nlohmann::json::parse(MetricsLine(step)).contains("chosen_reward"));
-  step.accuracy = 0.75;
-  step.rewards = {.chosen = 0.25, .rejected = -0.5};
+  step.pairs = {.accuracy = 0.75, .rewards = {.chosen = 0.25, .rejected = -0.5}};
   EvaluationReport evaluation = {.accuracy = 0.75, .is_of_samples = true};
-  evaluation.rewards = step.rewards;
+  evaluation.rewards = step.pairs->rewards;
   RunStatus status;
   status.evaluation = evaluation;
   for (const auto& line : {nlohmann::json::parse(MetricsLine(step)), nlohmann::json::parse(EvaluationLine(evaluation)),

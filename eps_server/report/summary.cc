@@ -2,6 +2,7 @@
 
 #include <optional>
 
+#include "eps_server/report/reward_fields.h"
 #include "nlohmann/json.hpp"
 
 namespace eps::server {
@@ -39,9 +40,7 @@ std::string SummaryJson(const RunStatus& status, const std::vector<double>& loss
                              {"tokens", evaluation->tokens},
                              {"seconds", evaluation->seconds}};
     if (evaluation->rewards.has_value()) {
-      summary["evaluation"]["chosen_reward"] = evaluation->rewards->chosen;
-      summary["evaluation"]["rejected_reward"] = evaluation->rewards->rejected;
-      summary["evaluation"]["reward_margin"] = evaluation->rewards->margin();
+      AddRewards(*evaluation->rewards, [&](const char* name, double value) { summary["evaluation"][name] = value; });
     }
   }
   summary["parameters"] = status.parameters;

@@ -20,6 +20,7 @@
 #include "absl/time/time.h"
 #include "common/base/file_util.h"
 #include "common/base/status_macros.h"
+#include "eps_server/report/reward_fields.h"
 #include "eps_server/report/tensorboard_event.pb.h"
 
 namespace eps::server {
@@ -77,10 +78,8 @@ void Add(Event& event, std::string tag, double value) {
   added.set_simple_value(static_cast<float>(value));
 }
 
-void AddRewards(const PairRewards& rewards, absl::string_view group, Event& event) {
-  Add(event, absl::StrCat(group, "/chosen_reward"), rewards.chosen);
-  Add(event, absl::StrCat(group, "/rejected_reward"), rewards.rejected);
-  Add(event, absl::StrCat(group, "/reward_margin"), rewards.margin());
+void AddRewardsTo(Event& event, absl::string_view group, const PairRewards& rewards) {
+  AddRewards(rewards, [&](const char* name, double value) { Add(event, absl::StrCat(group, "/", name), value); });
 }
 
 std::string RecordOf(const Event& event) { return TfRecord(event.SerializeAsString()); }
@@ -131,8 +130,10 @@ void TensorboardLog::OnCommit(const StepReport& report) {
   Add(event, "speed/step_seconds", report.seconds);
   Add(event, "speed/workers", report.workers);
   if (report.seconds > 0) Add(event, "speed/model_flops_per_second", report.model_flops / report.seconds);
-  if (report.accuracy.has_value()) Add(event, "train/accuracy", *report.accuracy);
-  if (report.rewards.has_value()) AddRewards(*report.rewards, "train", event);
+  if (report.pairs.has_value()) {
+    Add(event, "train/accuracy", report.pairs->accuracy);
+    AddRewardsTo(event, "train", report.pairs->rewards);
+  }
   if (report.expert_load.has_value()) {
     Add(event, "experts/busiest", report.expert_load->busiest);
     Add(event, "experts/mean_busiest", report.expert_load->mean_busiest);
@@ -147,7 +148,7 @@ void TensorboardLog::OnEvaluation(const EvaluationReport& report) {
   Add(event, "evaluation/loss", report.loss);
   if (!report.is_of_samples) Add(event, "evaluation/perplexity", std::exp(report.loss));
   Add(event, "evaluation/accuracy", report.accuracy);
-  if (report.rewards.has_value()) AddRewards(*report.rewards, "evaluation", event);
+  if (report.rewards.has_value()) AddRewardsTo(event, "evaluation", *report.rewards);
   file_->Append(RecordOf(event));
 }
 

@@ -86,8 +86,7 @@ TEST(TensorboardLogTest, TellsEachStepAndEvaluationAsItHappens) {
   log->OnEvaluation({.version = Version(1), .loss = 1, .accuracy = 0.5});
   StepReport skipped = DrawnReport(1);
   skipped.gradient_norm = -1;
-  skipped.accuracy = 0;
-  skipped.rewards = {.chosen = 0.25, .rejected = -0.5};
+  skipped.pairs = {.accuracy = 0, .rewards = {.chosen = 0.25, .rejected = -0.5}};
   skipped.expert_load = LoadOf({3, 1, 0, 4}, {.blocks = 2, .experts = 2, .per_token = 1});
   log->OnCommit(skipped);
   EvaluationReport of_pairs = {.version = Version(2), .loss = 1, .is_of_samples = true};

@@ -112,8 +112,7 @@ TEST(StatusJsonTest, OfPreferencesItHasAccuracyAndRewards) {
   view.status.evaluation = {.version = Version(3), .accuracy = 0.5};
   EXPECT_FALSE(Parse(view).contains("pairs"));
   EXPECT_FALSE(Parse(view)["evaluation"].contains("pairs"));
-  view.status.accuracy = 0.75;
-  view.status.rewards = {.chosen = 0.25, .rejected = -0.5};
+  view.status.pairs = {.accuracy = 0.75, .rewards = {.chosen = 0.25, .rejected = -0.5}};
   view.status.evaluation->rewards = {.chosen = 2, .rejected = 1};
   const nlohmann::json json = Parse(view);
   EXPECT_EQ(json["pairs"], nlohmann::json({{"accuracy", 0.75}, {"chosen_reward", 0.25}, {"rejected_reward", -0.5}}));

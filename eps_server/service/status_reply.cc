@@ -121,9 +121,7 @@ void FillStatus(const RunStatus& status, proto::StatusReply& reply) {
       if (worker != WorkerId()) wait.add_worker_id(worker.value());
     }
   }
-  if (status.rewards.has_value()) {
-    FillPairs(status.accuracy.value_or(0), *status.rewards, *reply.mutable_pairs());
-  }
+  if (status.pairs.has_value()) FillPairs(status.pairs->accuracy, status.pairs->rewards, *reply.mutable_pairs());
   if (status.expert_load.has_value()) FillExpertLoad(*status.expert_load, *reply.mutable_expert_load());
   if (status.evaluation.has_value()) {
     proto::EvaluationStatus& evaluation = *reply.mutable_evaluation();

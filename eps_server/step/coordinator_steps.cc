@@ -230,8 +230,8 @@ void CoordinatorImpl::Commit(Actions& actions) {
   if (run_.objective() == Objective::kPreferences && report.tokens > 0) {
     const VnodeTotals totals = ledger.Totals();
     const auto pairs = static_cast<double>(report.tokens);
-    report.accuracy = static_cast<double>(totals.correct) / pairs;
-    report.rewards = {.chosen = totals.chosen_reward / pairs, .rejected = totals.rejected_reward / pairs};
+    report.pairs = {.accuracy = static_cast<double>(totals.correct) / pairs,
+                    .rewards = {.chosen = totals.chosen_reward / pairs, .rejected = totals.rejected_reward / pairs}};
   }
   report.expert_load = LoadOf(ledger.TotalExpertRows(), told_experts_);
 

@@ -106,8 +106,7 @@ void RunProgress::Fill(RunStatus& status, int64_t end, absl::Duration now, absl:
   status.counts.skipped_steps = num_skipped_;
   status.last_step_seconds = last_.seconds;
   status.expert_load = last_.expert_load;
-  status.accuracy = last_.accuracy;
-  status.rewards = last_.rewards;
+  status.pairs = last_.pairs;
   status.median_step_seconds = Median(std::vector<double>(step_seconds_.begin(), step_seconds_.end()));
   status.step_age_seconds = absl::ToDoubleSeconds(now - last_commit_);
   status.loss_curve = loss_curve_.Points();

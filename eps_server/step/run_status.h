@@ -113,8 +113,7 @@ struct RunStatus {
   int workers_expected = 0;      // that the first step waits for; 0: it has begun
   double start_in_seconds = -1;  // until it begins with those that are ready; -1: it has begun, or none is ready
   std::optional<ExpertLoad> expert_load;         // of the last committed step of this sitting
-  std::optional<double> accuracy;                // StepReport's, of the same
-  std::optional<PairRewards> rewards;            // where accuracy is
+  std::optional<PairOutcome> pairs;              // of the same
   std::optional<EvaluationReport> evaluation;    // the newest of this sitting
   std::optional<EvaluationProgress> evaluating;  // nullopt: none goes on
 };

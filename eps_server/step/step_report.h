@@ -19,6 +19,12 @@ struct PairRewards {
   double margin() const { return chosen - rejected; }
 };
 
+// How a step's pairs were told apart, by the weights that it began with.
+struct PairOutcome {
+  double accuracy = 0;  // the share whose better answer is preferred
+  PairRewards rewards;
+};
+
 // A committed step, as metrics.jsonl and the log show it.
 struct StepReport {
   StepId step;
@@ -37,8 +43,7 @@ struct StepReport {
   double pass_seconds = 0;                      // that they are shares of, added over the workers
   int64_t device_peak_bytes = 0;                // the largest over the workers so far
   int workers = 0;                              // that are ready
-  std::optional<double> accuracy;               // of preferences: the share of pairs whose better answer is preferred
-  std::optional<PairRewards> rewards;           // where accuracy is
+  std::optional<PairOutcome> pairs;             // nullopt: the run is not of preferences, or no pair was counted
   std::optional<ExpertLoad> expert_load;        // nullopt: there are no experts, or none are told of
 };
 

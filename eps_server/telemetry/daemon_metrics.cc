@@ -427,10 +427,10 @@ void SetProgress(const DaemonView& view, MetricPage& page) {
   page.Set(kEvaluatingShare, status.evaluating.has_value() ? status.evaluating->share : 0);
   if (status.learning_rate >= 0) page.Set(kLearningRate, status.learning_rate);
   if (status.gradient_norm >= 0) page.Set(kNorm, status.gradient_norm);
-  if (status.rewards.has_value()) {
-    page.Set(kPairAccuracy, status.accuracy.value_or(0));
-    page.Set(kPairReward, "chosen", status.rewards->chosen);
-    page.Set(kPairReward, "rejected", status.rewards->rejected);
+  if (status.pairs.has_value()) {
+    page.Set(kPairAccuracy, status.pairs->accuracy);
+    page.Set(kPairReward, "chosen", status.pairs->rewards.chosen);
+    page.Set(kPairReward, "rejected", status.pairs->rewards.rejected);
   }
   if (status.expert_load.has_value()) {
     page.Set(kExpertLoad, "mean", status.expert_load->mean_busiest);

@@ -91,8 +91,7 @@ TEST(DaemonMetricsTest, TheNewestEvaluationHasSamplesOnceThereIsOne) {
 TEST(DaemonMetricsTest, PreferencesHaveSamplesWhereThereAreAny) {
   DaemonView view = Training();
   EXPECT_THAT(DaemonMetricsText(view, 0), Not(HasSubstr("\neps_pair_")));
-  view.status.accuracy = 0.75;
-  view.status.rewards = {.chosen = 0.25, .rejected = -0.5};
+  view.status.pairs = {.accuracy = 0.75, .rewards = {.chosen = 0.25, .rejected = -0.5}};
   const std::string page = DaemonMetricsText(view, 0);
   EXPECT_THAT(page, HasSubstr("\neps_pair_accuracy 0.75\n"));
   EXPECT_THAT(page, HasSubstr("\neps_pair_reward{answer=\"chosen\"} 0.25\n"));
@@ -230,7 +229,7 @@ TEST(DaemonMetricsTest, NothingAddsSeries) {
   DaemonView view = Training();
   view.status.evaluation = {.version = Version(5), .loss = 2.75};
   view.status.expert_load = LoadOf({1, 1}, {.blocks = 1, .experts = 2, .per_token = 1});
-  view.status.rewards = {.chosen = 1};
+  view.status.pairs = {.accuracy = 1};
   const int64_t series = NumSeries(DaemonMetricsText(view, 0));
   EXPECT_EQ(series, MaxSeries(DaemonMetricTable()));
   for (int i = 10; i < 5000; ++i) view.status.workers.push_back(Worker(i, WorkerState::kRunning, i));
