@@ -216,7 +216,10 @@ TEST_F(PreferencesTest, HaveARuleWithItsOwnNumbers) {
       const RunConfig dpo,
       LoadPairs({{"preferences.label_smoothing", "0.25"}, {"model.lora.rank", "2"}, {"model.lora.alpha", "2"}}));
   EXPECT_EQ(dpo.preferences, (PreferenceConfig{.rule = PreferenceRule::kDpo, .beta = 0.1, .label_smoothing = 0.25}));
-  for (const RunConfig& run : {simpo, dpo}) {
+  ASSERT_OK_AND_ASSIGN(const RunConfig orpo, LoadPairs({{"preferences.loss", "ORPO"}}));
+  EXPECT_EQ(orpo.preferences, (PreferenceConfig{.rule = PreferenceRule::kOrpo, .beta = 0.1}));
+  EXPECT_OK(LoadPairs({{"preferences.loss", "ORPO"}, {"depth.drop.share", "0.1"}}));
+  for (const RunConfig& run : {simpo, dpo, orpo}) {
     ASSERT_OK_AND_ASSIGN(const RunConfig parsed, ParseRunConfig(SerializeRunConfig(run)));
     EXPECT_EQ(parsed, run);
   }
@@ -238,6 +241,9 @@ TEST_F(PreferencesTest, ThatCannotBeAreRefusedByField) {
   refused({dpo, rank, alpha, {"preferences.label_smoothing", "0.5"}},
           "preferences.label_smoothing: 0.5, must be at least 0 and less than 0.5");
   refused({dpo, rank, alpha, {"preferences.margin", "1"}}, "preferences.margin: given, but it is of loss: SIMPO");
+  const FieldOverride orpo = {"preferences.loss", "ORPO"};
+  refused({orpo, {"preferences.margin", "1"}}, "preferences.margin: given, but it is of loss: SIMPO");
+  refused({orpo, {"preferences.label_smoothing", "0.1"}}, "preferences.label_smoothing: given, but it is of loss: DPO");
   refused({simpo, {"batch.micro_batch", "3"}}, "batch.micro_batch: 3, must be even");
   refused({simpo, {"data.documents", "PACKED"}}, "data.documents: pairs of answers");
   refused({simpo, {"data.uncounted", "KEPT"}}, "data.uncounted: given");

@@ -163,14 +163,25 @@ void CheckLayerDrop(const proto::LayerDrop& drop, const ModelConfig& model, Chec
   }
 }
 
+PreferenceRule FromProto(proto::Preferences::Loss loss) {
+  switch (loss) {
+    case proto::Preferences::SIMPO:
+      return PreferenceRule::kSimPo;
+    case proto::Preferences::ORPO:
+      return PreferenceRule::kOrpo;
+    default:
+      return PreferenceRule::kDpo;
+  }
+}
+
 void CheckPreferences(const proto::Preferences& preferences, const ModelConfig& model, Checker& check,
                       PreferenceConfig& out) {
   if (model.family == ModelFamily::kBert) {
     check.Fail("preferences", "given, but a BERT answers nothing; of family GPT2 and LLAMA alone");
     return;
   }
-  const bool is_simpo = preferences.loss() == proto::Preferences::SIMPO;
-  out.rule = is_simpo ? PreferenceRule::kSimPo : PreferenceRule::kDpo;
+  out.rule = FromProto(preferences.loss());
+  const bool is_dpo = out.rule == PreferenceRule::kDpo, is_simpo = out.rule == PreferenceRule::kSimPo;
   out.beta = check.Positive("preferences.beta", EPS_FIELD(preferences, beta), is_simpo ? 2 : 0.1);
   out.margin = check.NotNegative("preferences.margin", EPS_FIELD(preferences, margin), 0);
   out.label_smoothing = EPS_FIELD(preferences, label_smoothing).value_or(0);
@@ -178,17 +189,29 @@ void CheckPreferences(const proto::Preferences& preferences, const ModelConfig& 
     check.Fail("preferences.label_smoothing",
                absl::StrCat(out.label_smoothing, ", must be at least 0 and less than 0.5"));
   }
-  if (is_simpo && out.label_smoothing != 0) {
+  if (!is_dpo && out.label_smoothing != 0) {
     check.Fail("preferences.label_smoothing", "given, but it is of loss: DPO");
   }
   if (!is_simpo && out.margin != 0) check.Fail("preferences.margin", "given, but it is of loss: SIMPO");
-  if (!is_simpo && !model.lora.is_on()) {
+  if (is_dpo && !model.lora.is_on()) {
     check.Fail("preferences.loss",
-               "DPO compares with the model without its adapters, and there is no model.lora; add it, or take SIMPO");
+               "DPO compares with the model without its adapters, and there is no model.lora; add it, or take SIMPO or "
+               "ORPO");
   }
 }
 
 // ---- Back to a RunSpec
+
+proto::Preferences::Loss ToProto(PreferenceRule rule) {
+  switch (rule) {
+    case PreferenceRule::kSimPo:
+      return proto::Preferences::SIMPO;
+    case PreferenceRule::kOrpo:
+      return proto::Preferences::ORPO;
+    default:
+      return proto::Preferences::DPO;
+  }
+}
 
 void WriteRelay(const RelayConfig& relay, proto::Relay& out) {
   out.set_inner(relay.inner == InnerPolicy::kKeep        ? proto::Relay::Inner::KEEP
@@ -266,7 +289,7 @@ absl::StatusOr<RunConfig> CheckRunSpec(const proto::RunSpec& spec, const CheckCo
   if (config.layer_drop.is_on() && config.preferences.has_reference()) {
     check.Fail("depth.drop.share",
                "DPO compares with the whole model: what blocks that are left out change would count as learnt; leave "
-               "depth.drop out, or take preferences.loss: SIMPO");
+               "depth.drop out, or take preferences.loss: SIMPO or ORPO");
   }
   if (spec.has_optimizer_offload()) {
     CheckOptimizerOffload(spec.optimizer_offload(), context, check, config.optimizer_offload);
@@ -323,11 +346,12 @@ proto::RunSpec ToRunSpec(const RunConfig& config) {
     spec.mutable_optimizer_offload()->set_memory_bytes(config.optimizer_offload.memory_bytes);
   }
   if (config.preferences.is_on()) {
-    const bool is_simpo = config.preferences.rule == PreferenceRule::kSimPo;
-    spec.mutable_preferences()->set_loss(is_simpo ? proto::Preferences::SIMPO : proto::Preferences::DPO);
-    spec.mutable_preferences()->set_beta(config.preferences.beta);
-    if (is_simpo) spec.mutable_preferences()->set_margin(config.preferences.margin);
-    if (!is_simpo) spec.mutable_preferences()->set_label_smoothing(config.preferences.label_smoothing);
+    const PreferenceRule rule = config.preferences.rule;
+    proto::Preferences& preferences = *spec.mutable_preferences();
+    preferences.set_loss(ToProto(rule));
+    preferences.set_beta(config.preferences.beta);
+    if (rule == PreferenceRule::kSimPo) preferences.set_margin(config.preferences.margin);
+    if (rule == PreferenceRule::kDpo) preferences.set_label_smoothing(config.preferences.label_smoothing);
   }
   return spec;
 }

@@ -122,8 +122,8 @@ constexpr MetricSpec kPairReward{
     .name = "eps_pair_reward",
     .help =
         "Of the last step, the mean reward of the pairs' better answers and of the others: by DPO, beta times what the "
-        "model finds an answer more probable than the one without its adapters, in nats; by SimPO, beta times the mean "
-        "over its tokens. No sample without preferences.",
+        "model finds an answer more probable than the one without its adapters, in nats; by SimPO and ORPO, beta "
+        "times its mean log-probability per token. No sample without preferences.",
     .label = "answer",
     .label_values = kAnswers};
 constexpr MetricSpec kExpertLoad{

@@ -1,10 +1,12 @@
 // The loss of pairs of sequences against fp64, and its slopes.
 
+#include <algorithm>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <limits>
 #include <random>
+#include <utility>
 #include <vector>
 
 #include "common/spec/preference_config.h"
@@ -63,25 +65,37 @@ double RewardOf(const PreferenceConfig& rule, const SequenceScore& score, double
          (rule.has_reference() ? score.log_prob - reference : score.log_prob / static_cast<double>(score.counted));
 }
 
+// Per counted token.
+double MeanOf(const SequenceScore& score) { return score.log_prob / static_cast<double>(score.counted); }
+
+double LogOdds(double log_prob) {
+  const double bounded = std::min(log_prob, PreferenceConfig::kAlmostCertain);
+  return bounded - std::log(-std::expm1(bounded));
+}
+
 double LossOf(const PreferenceConfig& rule, const SequenceScore& c, const SequenceScore& r, double c_reference,
               double r_reference) {
-  const double z = RewardOf(rule, c, c_reference) - RewardOf(rule, r, r_reference) - rule.margin;
+  const bool is_orpo = rule.rule == PreferenceRule::kOrpo;
+  const double z = is_orpo ? LogOdds(MeanOf(c)) - LogOdds(MeanOf(r))
+                           : RewardOf(rule, c, c_reference) - RewardOf(rule, r, r_reference) - rule.margin;
   const auto minus_log_sigmoid = [](double x) {
     return x > 0 ? std::log1p(std::exp(-x)) : std::log1p(std::exp(x)) - x;
   };
+  if (is_orpo) return rule.beta * minus_log_sigmoid(z) - MeanOf(c);
   return (1 - rule.label_smoothing) * minus_log_sigmoid(z) + rule.label_smoothing * minus_log_sigmoid(-z);
 }
 
 TEST_P(DeviceConformanceTest, APairsLossAndSlopesAreThoseOfItsRule) {
   constexpr double kScale = 0.125;
-  const std::vector<SequenceScore> scores = {{-20, 7}, {-31, 9}, {-50, 4}, {-12, 3}, {-7, 0},
-                                             {-8, 3},  {-9, 2},  {-9, 2},  {0, 1},   {-9000, 2000}};
-  const std::vector<SequenceScore> reference = {{-22, 7}, {-30, 9}, {-40, 4}, {-30, 3}, {-7, 0},
-                                                {-8, 3},  {-9, 2},  {-9, 2},  {-5, 1},  {-10, 2000}};
+  const std::vector<SequenceScore> scores = {{-20, 7}, {-31, 9}, {-50, 4}, {-12, 3},      {-7, 0},  {-8, 3},
+                                             {-9, 2},  {-9, 2},  {0, 1},   {-9000, 2000}, {-12, 3}, {0, 2}};
+  const std::vector<SequenceScore> reference = {{-22, 7}, {-30, 9}, {-40, 4}, {-30, 3},    {-7, 0},  {-8, 3},
+                                                {-9, 2},  {-9, 2},  {-5, 1},  {-10, 2000}, {-12, 3}, {-1, 2}};
   const auto B = static_cast<int64_t>(scores.size());
   for (const PreferenceConfig& rule : {PreferenceConfig{.rule = PreferenceRule::kDpo, .beta = 0.1},
                                        {.rule = PreferenceRule::kDpo, .beta = 0.5, .label_smoothing = 0.25},
-                                       {.rule = PreferenceRule::kSimPo, .beta = 2, .margin = 0.75}}) {
+                                       {.rule = PreferenceRule::kSimPo, .beta = 2, .margin = 0.75},
+                                       {.rule = PreferenceRule::kOrpo, .beta = 0.75}}) {
     SCOPED_TRACE(rule.beta);
     ConformanceMemory memory(device());
     auto* scale = static_cast<float*>(memory.Alloc(B * 4));
@@ -114,6 +128,17 @@ TEST_P(DeviceConformanceTest, APairsLossAndSlopesAreThoseOfItsRule) {
       chosen_reward += of_c;
       rejected_reward += of_r;
       correct += of_c > of_r ? 1 : 0;
+      if (rule.rule == PreferenceRule::kOrpo && (c.log_prob == 0 || r.log_prob == 0)) {
+        // One is certain: its odds have a bound, which a difference would cross.
+        const double p_c = std::exp(std::min(MeanOf(c), PreferenceConfig::kAlmostCertain)),
+                     p_r = std::exp(std::min(MeanOf(r), PreferenceConfig::kAlmostCertain));
+        const double both = p_c * (1 - p_r) + p_r * (1 - p_c);
+        const double c_slope = (1 + rule.beta * p_r / both) / static_cast<double>(c.counted),
+                     r_slope = -rule.beta * p_r * (1 - p_c) / both / (1 - p_r) / static_cast<double>(r.counted);
+        EXPECT_NEAR(got[i], kScale * c_slope, 1e-6 * std::abs(kScale * c_slope)) << chosen;
+        EXPECT_NEAR(got[i + 1], kScale * r_slope, 1e-6 * std::abs(kScale * r_slope)) << chosen;
+        continue;
+      }
       // What multiplies softmax - onehot is how the loss falls with a log probability.
       constexpr double kStep = 1e-4;
       EXPECT_NEAR(got[i], -kScale * (at(kStep, 0) - at(-kStep, 0)) / (2 * kStep), 2e-8) << chosen;
@@ -130,19 +155,23 @@ TEST_P(DeviceConformanceTest, APairsLossAndSlopesAreThoseOfItsRule) {
 }
 
 TEST_P(DeviceConformanceTest, APairOfWhichASequenceIsNoNumberIsToldAsNotFinite) {
-  ConformanceMemory memory(device());
-  LossRecord* record = memory.Put(std::vector<LossRecord>{{}});
   const double kNaN = std::numeric_limits<double>::quiet_NaN();
-  device().kernels().PreferenceLoss(
-      {.B = 4,
-       .preferences = {.rule = PreferenceRule::kSimPo, .beta = 2},
-       .scores = memory.Put(std::vector<SequenceScore>{{-1, 2}, {-5, 2}, {kNaN, 2}, {-5, 2}}),
-       .sequence_scale = static_cast<float*>(memory.Alloc(16)),
-       .record = record});
-  const LossRecord got = memory.Get<LossRecord>(record, 1)[0];
-  EXPECT_EQ(got.finite, 0);
-  EXPECT_EQ(got.counted, 2);
-  EXPECT_EQ(got.correct, 1);
+  const SequenceScore good = {-1, 2}, worse = {-5, 2}, none = {kNaN, 2};
+  for (const PreferenceRule rule : {PreferenceRule::kSimPo, PreferenceRule::kOrpo}) {
+    for (const auto& [chosen, rejected] : {std::pair(none, worse), std::pair(good, none)}) {
+      ConformanceMemory memory(device());
+      LossRecord* record = memory.Put(std::vector<LossRecord>{{}});
+      device().kernels().PreferenceLoss({.B = 4,
+                                         .preferences = {.rule = rule, .beta = 2},
+                                         .scores = memory.Put(std::vector{good, worse, chosen, rejected}),
+                                         .sequence_scale = static_cast<float*>(memory.Alloc(16)),
+                                         .record = record});
+      const LossRecord got = memory.Get<LossRecord>(record, 1)[0];
+      EXPECT_EQ(got.finite, 0);
+      EXPECT_EQ(got.counted, 2);
+      EXPECT_EQ(got.correct, 1);
+    }
+  }
 }
 
 TEST_P(DeviceConformanceTest, EachSequenceOfLogitsMayHaveAScaleOfItsOwn) {

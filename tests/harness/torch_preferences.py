@@ -1,5 +1,5 @@
-"""Preferences, by DPO (arXiv:2305.18290) or SimPO (arXiv:2405.14734), in plain PyTorch, on the pairs of a run's own
-token file."""
+"""Preferences, by DPO (arXiv:2305.18290), SimPO (arXiv:2405.14734) or ORPO (arXiv:2403.07691), in plain PyTorch, on
+the pairs of a run's own token file."""
 
 import functools
 import json
@@ -18,7 +18,7 @@ from torch_lora import is_adapter
 from torch_reference import MICRO_BATCH, MICRO_BATCHES, STEPS, TOLERANCE, VNODES
 
 PAIRS = VNODES * MICRO_BATCHES * MICRO_BATCH // 2  # of a step
-BETA = {"DPO": 0.1, "SIMPO": 2}
+BETA = {"DPO": 0.1, "SIMPO": 2, "ORPO": 0.1}
 
 
 def read_pairs(path):
@@ -87,21 +87,26 @@ class PreferencesReference(LlamaReference):
         return -F.cross_entropy(logits.transpose(1, 2), labels, reduction="none").sum(1)
 
     def loss(self, w, tokens, labels):
-        """Mean over pairs. Adds to `accuracies` the least and the most that their share may be whose z + margin is
-        above 0."""
+        """Mean over pairs. Adds to `accuracies` the least and the most that their share may be whose better answer is
+        preferred, and to `rewards` the means of both."""
         values = self.sums(w, tokens, labels)
         if self.preferences["loss"] == "DPO":
             values = values - self.sums({k: v for k, v in self.weights.items() if not is_adapter(k)}, tokens, labels)
         else:
             values = values / (labels >= 0).sum(1)
-        difference = self.preferences["beta"] * (values[0::2] - values[1::2])
+        rewards = self.preferences["beta"] * values
+        self.rewards.append([rewards[i::2].mean().item() for i in (0, 1)])
+        difference = rewards[0::2] - rewards[1::2]
         self.accuracies.append([(difference > bound).double().mean().item() for bound in (TOLERANCE, -TOLERANCE)])
+        if self.preferences["loss"] == "ORPO":
+            log_odds = values - torch.log1p(-values.exp())
+            return (-values[0::2] - self.preferences["beta"] * F.logsigmoid(log_odds[0::2] - log_odds[1::2])).mean()
         z, smoothing = difference - self.preferences.get("margin", 0), self.preferences.get("label_smoothing", 0)
         return -((1 - smoothing) * F.logsigmoid(z) + smoothing * F.logsigmoid(-z)).mean()
 
     def compare_on_pairs(self, preferences, clip, decay, *args):
         """Each step, and an evaluation of all pairs before the first one, whose last round is not filled."""
-        self.preferences, self.accuracies = {"beta": BETA[preferences["loss"]], **preferences}, []
+        self.preferences, self.accuracies, self.rewards = {"beta": BETA[preferences["loss"]], **preferences}, [], []
         path = self.write_pairs()
         given = {"data.path": path, "evaluation.path": path, "evaluation.every_steps": STEPS,
                  "evaluation.at_start": "true", **{f"preferences.{key}": value for key, value in preferences.items()}}
@@ -117,3 +122,6 @@ class PreferencesReference(LlamaReference):
         for (_, accuracy), (least, most) in zip(said, self.accuracies, strict=True):
             self.assertTrue(least <= accuracy <= most, (said, self.accuracies))
         self.assertGreater(len({most for _, most in self.accuracies}), 2)
+        np.testing.assert_allclose([[line["chosen_reward"], line["rejected_reward"]]
+                                    for line in [*metrics(self.out), at_start]], self.rewards, rtol=TOLERANCE,
+                                   atol=TOLERANCE)

@@ -1,5 +1,5 @@
 """Against PyTorch: models that learn which of two answers is preferred, fp32, every loss and every tensor within 1e-4,
-the accuracy of every step too; what is frozen keeps its bits."""
+the accuracy and the rewards of every step too; what is frozen keeps its bits."""
 
 from torch_lora import WithAdapters
 from torch_preferences import PreferencesReference
@@ -19,3 +19,9 @@ class SimPoTest(PreferencesReference):
         self.begin_from("simpo", POSITIONS)
         self.compare_on_pairs({"loss": "SIMPO", "margin": 0.5}, None, "LINEAR", "--set", "relay.inner=RECOMPUTE",
                               "--set", "batch.micro_batches=1", "--set", "batch.micro_batch=4")
+
+
+class OrpoTest(PreferencesReference):
+    def test_orpo_of_a_whole_model_with_a_beta_of_its_own_on_two_workers(self):
+        self.begin_from("orpo", POSITIONS)
+        self.compare_on_pairs({"loss": "ORPO", "beta": 0.5}, 0.5, "COSINE", "--workers", 2)

@@ -1,4 +1,4 @@
-"""Training on preferences (DPO and SimPO): the same bits however the run goes, the better answers are learnt and
+"""Training on preferences (DPO, SimPO, ORPO): the same bits however the run goes, the better answers are learnt and
 evaluated, pairs come in every form, and what makes no sense is refused by field."""
 
 import json
@@ -16,6 +16,7 @@ DATA = {"model": {"context": 64}, "data": {"path": "pairs.jsonl"}}
 LORA = {"rank": 4, "alpha": 8}
 DPO = merged(DATA, {"preferences": {"loss": "DPO"}, "model": {"lora": LORA}, "optimizer": {"schedule": {"peak": 1e-2}}})
 SIMPO = merged(DATA, {"preferences": {"loss": "SIMPO"}})
+ORPO = merged(DATA, {"preferences": {"loss": "ORPO"}})
 LLAMA = {"model": {"family": "LLAMA", "layers": 3, "d_model": 64, "heads": 4, "kv_heads": 2, "d_ff": 160}}
 NF4 = merged(LLAMA, {"model": {"lora": {"dropout": 0.1}}, "precision": {"frozen": "NF4"}})
 BERT = {"model": {"family": "BERT", "d_ff": 64, "vocab": 257, "lora": LORA}, "data": {"mask": {"token": 256}}}
@@ -89,11 +90,11 @@ class PreferencesTest(SystemTest):
         several = {"batch": {"micro_batch": 4}, "evaluation": {"held_out": 0.1, "every_steps": 1},
                    "preferences": {"label_smoothing": 0.1}, "precision": {"wire": "FP32"}}
         for changes in (merged(DPO, several), merged(DPO, NF4), merged(SIMPO, {"preferences": {"margin": 0.5}}),
-                        merged(SIMPO, {"model": {"freeze": ["transformer.h.0.*"]}})):
+                        merged(ORPO, {"model": {"freeze": ["transformer.h.0.*"]}})):
             self.eps("verify", "--run", self.work.spec(changes), "--steps", 2, *DEVICE)
 
     def test_runs_learn_to_tell_the_better_answer_and_eps_evaluate_finds_what_they_found(self):
-        for name, changes in (("dpo", DPO), ("simpo", SIMPO)):
+        for name, changes in (("dpo", DPO), ("simpo", SIMPO), ("orpo", ORPO)):
             evaluation = {"held_out": 0.1, "every_steps": 15, "at_start": True}
             spec = self.work.spec(merged(changes, {"steps": 30, "evaluation": evaluation}), name=f"{name}.json")
             out = self.work.out(name)

@@ -11,6 +11,19 @@ namespace {
 double Softplus(double z) { return std::max(z, 0.0) + std::log1p(std::exp(-std::fabs(z))); }
 double Sigmoid(double z) { return 1 / (1 + std::exp(-z)); }
 
+// log(p / (1 - p)), where log p is `log_prob`, and how fast that rises with log p; beyond PreferenceConfig::kAlmostCertain
+// both are as there.
+struct LogOdds {
+  explicit LogOdds(double log_prob) {
+    double bounded = log_prob;  // NaN stays NaN
+    if (bounded > PreferenceConfig::kAlmostCertain) bounded = PreferenceConfig::kAlmostCertain;
+    const double otherwise = -std::expm1(bounded);  // the probability of all else
+    value = bounded - std::log(otherwise);
+    slope = 1 / otherwise;
+  }
+  double value, slope;
+};
+
 }  // namespace
 
 // Row i goes to lane i mod 16; then the lanes in order.
@@ -37,9 +50,12 @@ void AddPreferenceLoss(const PreferenceLossArgs& args) {
     float* scales = args.sequence_scale + chosen;
     scales[0] = scales[1] = 0;
     if (c.counted == 0 || r.counted == 0) continue;
-    double c_weight = rule.beta, r_weight = rule.beta;  // of the sequences' sums in z
+    // How fast z rises with the first one's sum, and falls with the other's.
+    double c_weight = rule.beta, r_weight = rule.beta;
     double c_reward = 0, r_reward = 0;
-    double better = 0;  // how much the first one is
+    double better = 0;       // how much the first one is
+    double nll_weight = 0;   // in the loss, of minus the first one's sum
+    double rank_weight = 1;  // in the loss, of what z gives
     if (rule.has_reference()) {
       const SequenceScore* reference = args.reference + chosen;
       const double c_more = c.log_prob - reference[0].log_prob, r_more = r.log_prob - reference[1].log_prob;
@@ -53,10 +69,19 @@ void AddPreferenceLoss(const PreferenceLossArgs& args) {
       r_reward = r_weight * r.log_prob;
       better = c_reward - r_reward;
     }
-    const double z = better - rule.margin, e = rule.label_smoothing;
-    const double loss = (1 - e) * Softplus(-z) + e * Softplus(z);
-    const double slope = (1 - e) * Sigmoid(-z) - e * Sigmoid(z);  // how fast the loss falls with z
-    scales[0] = static_cast<float>(args.scale * slope * c_weight);
+    double z = better - rule.margin;
+    if (rule.rule == PreferenceRule::kOrpo) {
+      nll_weight = 1 / static_cast<double>(c.counted);
+      rank_weight = rule.beta;
+      const LogOdds c_odds(c.log_prob * nll_weight), r_odds(r.log_prob / static_cast<double>(r.counted));
+      z = c_odds.value - r_odds.value;
+      c_weight = c_odds.slope * nll_weight;
+      r_weight = r_odds.slope / static_cast<double>(r.counted);
+    }
+    const double e = rule.label_smoothing;
+    const double loss = rank_weight * ((1 - e) * Softplus(-z) + e * Softplus(z)) - nll_weight * c.log_prob;
+    const double slope = rank_weight * ((1 - e) * Sigmoid(-z) - e * Sigmoid(z));  // how fast the loss falls with z
+    scales[0] = static_cast<float>(args.scale * slope * c_weight + args.scale * nll_weight);
     scales[1] = static_cast<float>(-args.scale * slope * r_weight);
     args.record->loss_sum += loss;
     args.record->chosen_reward += c_reward;

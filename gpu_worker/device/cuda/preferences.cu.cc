@@ -60,10 +60,23 @@ __global__ void __launch_bounds__(kScoreThreads) ScoreSequencesKernel(ScoreSeque
 __device__ double Softplus(double z) { return fmax(z, 0.0) + log1p(exp(-fabs(z))); }
 __device__ double Sigmoid(double z) { return 1 / (1 + exp(-z)); }
 
-// One thread of a warp, as pairs have an order. reference: null of SimPO.
-__global__ void PreferenceLossKernel(int64_t B, double beta, double margin, double label_smoothing, double scale,
-                                     const SequenceScore* scores, const SequenceScore* reference, float* sequence_scale,
-                                     LossRecord* to) {
+// log(p / (1 - p)), where log p is `log_prob`, and how fast that rises with log p; beyond PreferenceConfig::kAlmostCertain
+// both are as there.
+struct LogOdds {
+  __device__ explicit LogOdds(double log_prob) {
+    double bounded = log_prob;  // NaN stays NaN
+    if (bounded > PreferenceConfig::kAlmostCertain) bounded = PreferenceConfig::kAlmostCertain;
+    const double otherwise = -expm1(bounded);  // the probability of all else
+    value = bounded - log(otherwise);
+    slope = 1 / otherwise;
+  }
+  double value, slope;
+};
+
+// One thread of a warp, as pairs have an order. reference: null where the rule has none.
+__global__ void PreferenceLossKernel(int64_t B, PreferenceRule rule, double beta, double margin, double label_smoothing,
+                                     double scale, const SequenceScore* scores, const SequenceScore* reference,
+                                     float* sequence_scale, LossRecord* to) {
   if (threadIdx.x != 0) return;
   LossRecord record = *to;
   for (int64_t chosen = 0; chosen < B; chosen += 2) {
@@ -73,9 +86,12 @@ __global__ void PreferenceLossKernel(int64_t B, double beta, double margin, doub
       scales[0] = scales[1] = 0;
       continue;
     }
-    double c_weight = beta, r_weight = beta;  // of the sequences' sums in z
+    // How fast z rises with the first one's sum, and falls with the other's.
+    double c_weight = beta, r_weight = beta;
     double c_reward = 0, r_reward = 0;
-    double better = 0;  // how much the first one is
+    double better = 0;       // how much the first one is
+    double nll_weight = 0;   // in the loss, of minus the first one's sum
+    double rank_weight = 1;  // in the loss, of what z gives
     if (reference != nullptr) {
       const double c_more = c.log_prob - reference[chosen].log_prob,
                    r_more = r.log_prob - reference[chosen + 1].log_prob;
@@ -89,10 +105,19 @@ __global__ void PreferenceLossKernel(int64_t B, double beta, double margin, doub
       r_reward = r_weight * r.log_prob;
       better = c_reward - r_reward;
     }
-    const double z = better - margin, e = label_smoothing;
-    const double loss = (1 - e) * Softplus(-z) + e * Softplus(z);
-    const double slope = (1 - e) * Sigmoid(-z) - e * Sigmoid(z);  // how fast the loss falls with z
-    scales[0] = static_cast<float>(scale * slope * c_weight);
+    double z = better - margin;
+    if (rule == PreferenceRule::kOrpo) {
+      nll_weight = 1 / static_cast<double>(c.counted);
+      rank_weight = beta;
+      const LogOdds c_odds(c.log_prob * nll_weight), r_odds(r.log_prob / static_cast<double>(r.counted));
+      z = c_odds.value - r_odds.value;
+      c_weight = c_odds.slope * nll_weight;
+      r_weight = r_odds.slope / static_cast<double>(r.counted);
+    }
+    const double e = label_smoothing;
+    const double loss = rank_weight * ((1 - e) * Softplus(-z) + e * Softplus(z)) - nll_weight * c.log_prob;
+    const double slope = rank_weight * ((1 - e) * Sigmoid(-z) - e * Sigmoid(z));  // how fast the loss falls with z
+    scales[0] = static_cast<float>(scale * slope * c_weight + scale * nll_weight);
     scales[1] = static_cast<float>(-scale * slope * r_weight);
     record.loss_sum += loss;
     record.chosen_reward += c_reward;
@@ -115,9 +140,9 @@ void ScoreSequences(KernelQueue& queue, const ScoreSequencesArgs& args) {
 
 void PreferenceLoss(KernelQueue& queue, const PreferenceLossArgs& args) {
   const PreferenceConfig& rule = args.preferences;
-  Launch(queue, "PreferenceLoss", {.blocks_x = 1, .threads = kWarpSize}, &PreferenceLossKernel, args.B, rule.beta,
-         rule.margin, rule.label_smoothing, args.scale, args.scores, rule.has_reference() ? args.reference : nullptr,
-         args.sequence_scale, args.record);
+  Launch(queue, "PreferenceLoss", {.blocks_x = 1, .threads = kWarpSize}, &PreferenceLossKernel, args.B, rule.rule,
+         rule.beta, rule.margin, rule.label_smoothing, args.scale, args.scores,
+         rule.has_reference() ? args.reference : nullptr, args.sequence_scale, args.record);
 }
 
 }  // namespace eps::worker::cuda
