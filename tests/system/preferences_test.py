@@ -90,7 +90,7 @@ class PreferencesTest(SystemTest):
         several = {"batch": {"micro_batch": 4}, "evaluation": {"held_out": 0.1, "every_steps": 1},
                    "preferences": {"label_smoothing": 0.1}, "precision": {"wire": "FP32"}}
         for changes in (merged(DPO, several), merged(DPO, NF4), merged(SIMPO, {"preferences": {"margin": 0.5}}),
-                        merged(ORPO, {"model": {"freeze": ["transformer.h.0.*"]}})):
+                        merged(SIMPO, {"model": {"freeze": ["transformer.h.0.*"]}}), ORPO):
             self.eps("verify", "--run", self.work.spec(changes), "--steps", 2, *DEVICE)
 
     def test_runs_learn_to_tell_the_better_answer_and_eps_evaluate_finds_what_they_found(self):
