@@ -77,6 +77,10 @@ TEST_F(RunConfigTest, ExpertsAreReadWithTheirDefaultsAndKept) {
               StatusIs(kInvalid, "model.experts.per_token: 5, must be between 1 and 4"));
   EXPECT_THAT(Load(base, {{"model.experts.num", "4"}, {"model.experts.per_token", "2"}}),
               StatusIs(kInvalid, "model.experts.num: given, but it is of family: LLAMA"));
+  EXPECT_THAT(
+      Load(base,
+           with({{"model.experts.num", "4"}, {"model.experts.per_token", "2"}, {"batch.feed_forward_tile", "64"}})),
+      StatusIs(kInvalid, "batch.feed_forward_tile: not with model.experts"));
 }
 
 TEST_F(RunConfigTest, EachScalingOfPositionsHasItsOwnFields) {

@@ -96,6 +96,8 @@ struct BatchConfig {
   int virtual_nodes = 1;  // V
   int micro_batches = 1;  // per vnode
   int micro_batch = 1;    // sequences that a layer runs at once
+  // Tokens of a micro-batch that a block's feed-forward part computes at a time; 0: all. Part of what makes a run's bits.
+  int64_t feed_forward_tile = 0;
 
   int64_t sequences_per_vnode() const { return int64_t{micro_batches} * micro_batch; }
   int64_t sequences_per_step() const { return virtual_nodes * sequences_per_vnode(); }

@@ -24,13 +24,23 @@ constexpr int64_t kMaxTokensPerStep = int64_t{1} << 40;
 constexpr int64_t kMaxCheckpointBufferBytes = int64_t{1} << 50;
 constexpr int64_t kMaxOffloadMemoryBytes = int64_t{1} << 50;
 constexpr int kMaxDepthFirstBlocks = 65'536;
+constexpr int64_t kMaxFeedForwardTile = int64_t{1} << 24;
+constexpr int64_t kFeedForwardTileUnit = 64;  // so that rows of any width, and their statistics, begin aligned
 
 // ---- Batch
 
-void CheckBatch(const proto::Batch& batch, Checker& check, BatchConfig& out) {
+void CheckBatch(const proto::Batch& batch, const ModelConfig& model, Checker& check, BatchConfig& out) {
   out.virtual_nodes = check.Integer("batch.virtual_nodes", EPS_FIELD(batch, virtual_nodes), 1, 1, 65536);
   out.micro_batches = check.Integer("batch.micro_batches", EPS_FIELD(batch, micro_batches), 1, 1, 1 << 20);
   out.micro_batch = check.Integer("batch.micro_batch", EPS_FIELD(batch, micro_batch), 1, 1, 65536);
+  constexpr char kTile[] = "batch.feed_forward_tile";
+  out.feed_forward_tile = check.Integer<int64_t>(kTile, EPS_FIELD(batch, feed_forward_tile), 0, 0, kMaxFeedForwardTile);
+  if (out.feed_forward_tile % kFeedForwardTileUnit != 0) {
+    check.Fail(kTile, absl::StrCat(out.feed_forward_tile, ", must be a multiple of ", kFeedForwardTileUnit));
+  }
+  if (out.feed_forward_tile > 0 && model.experts.are_on()) {
+    check.Fail(kTile, "not with model.experts, whose rows are routed together; leave it out");
+  }
 }
 
 // Keeps tokens of a step and places of samples far from overflow: 2^16 * 2^20 * 2^16 sequences
@@ -266,7 +276,7 @@ absl::StatusOr<RunConfig> CheckRunSpec(const proto::RunSpec& spec, const CheckCo
   } else {
     CheckData(spec.data(), config, context, check, config.data);
   }
-  CheckBatch(spec.batch(), check, config.batch);
+  CheckBatch(spec.batch(), config.model, check, config.batch);
   if (config.batch.micro_batch % config.sequences_per_sample() != 0) {
     check.Fail("batch.micro_batch",
                absl::StrCat(config.batch.micro_batch, ", must be even: with `preferences` a pair is two sequences"));
@@ -307,6 +317,7 @@ proto::RunSpec ToRunSpec(const RunConfig& config) {
   spec.mutable_batch()->set_virtual_nodes(config.batch.virtual_nodes);
   spec.mutable_batch()->set_micro_batches(config.batch.micro_batches);
   spec.mutable_batch()->set_micro_batch(config.batch.micro_batch);
+  spec.mutable_batch()->set_feed_forward_tile(config.batch.feed_forward_tile);
   WriteOptimizer(config.optimizer, *spec.mutable_optimizer());
   spec.mutable_precision()->set_wire(ToProto(config.precision.wire));
   spec.mutable_precision()->set_gradients(ToProto(config.precision.gradients));

@@ -5,19 +5,27 @@
 
 #include "common/base/status_macros.h"
 #include "gpu_worker/layers/experts.h"
+#include "gpu_worker/layers/feed_forward.h"
 #include "gpu_worker/layers/linear.h"
 #include "gpu_worker/layers/norm.h"
 
 namespace eps::worker {
 namespace {
 
-int64_t AdaptersInputBytes(const LayerShape& s) { return s.lora.dropout > 0 ? s.rows_bytes(s.lora.widest_input) : 0; }
+int64_t AdaptersInputBytes(const LayerShape& s) {
+  if (s.lora.dropout == 0) return 0;
+  return std::max(s.rows_bytes(s.lora.widest_input), s.mlp_bytes(s.lora.widest_feed_forward_input));
+}
+
+// What lies in the inner slot where the feed-forward part is not computed in tiles.
+int64_t TileUpBytes(const LayerShape& s) { return s.is_tiled() ? s.mlp_bytes(s.up_width()) : 0; }
 
 // Scratch of the forward pass. Kernels' own scratch is last, so that addresses do not depend on it.
 struct ForwardScratch {
   explicit ForwardScratch(const LayerShape& s) {
     Layout layout;
     normed = layout.Take(s.boundary_bytes());
+    up = layout.Take(TileUpBytes(s));
     hidden = layout.Take(s.mlp_bytes(s.F));
     rows = layout.Take(s.experts.are_on() ? s.mlp_bytes(s.C) : 0);
     routing = RoutingPlaces(s, layout);
@@ -29,6 +37,7 @@ struct ForwardScratch {
     return {.t = At(args.scratch, t), .dropped = At(args.scratch, adapters_input), .t_width = args.shape.lora.t_width};
   }
   int64_t normed;  // act (M, C): norm1's output, then norm2's
+  int64_t up;      // act (mlp_rows, up_width): of a tile
   int64_t hidden;  // act (mlp_rows, F): of GELU or SwiGLU
   int64_t rows;    // act (mlp_rows, C): of ExpertsContext
   RoutingPlaces routing;
@@ -49,8 +58,8 @@ struct BackwardScratch {
     d_normed1 = first_again.Take(bytes);
     hidden = second.Take(s.mlp_bytes(s.F));
     d_hidden = second.Take(s.is_gated ? s.mlp_bytes(s.F) : 0);
-    normed2 = second_again.Take(bytes);
-    d_normed2 = second_again.Take(bytes);
+    normed2 = second_again.Take(s.tile_bytes(s.C));
+    d_normed2 = second_again.Take(s.tile_bytes(s.C));
     d_logits = second_again.Take(s.rows_bytes(s.experts.num));
     d_qkv = second_at_last.Take(s.rows_bytes(s.qkv_width()));
 
@@ -60,6 +69,7 @@ struct BackwardScratch {
         layout.Take(std::max({second.total_bytes(), second_again.total_bytes(), second_at_last.total_bytes()}));
     for (int64_t* offset : {&hidden, &d_hidden, &d_qkv, &normed2, &d_normed2, &d_logits}) *offset += area;
     routing = RoutingPlaces(s, layout);
+    up = layout.Take(TileUpBytes(s));
     d_weight = layout.Take(s.experts.are_on() ? s.mlp_rows() * int64_t{sizeof(float)} : 0);
     dropped = layout.Take(s.residual_dropout > 0 ? bytes : 0);
     t = layout.Take(s.rows_bytes(s.lora.t_width));
@@ -81,10 +91,11 @@ struct BackwardScratch {
   // Second area: three lives.
   int64_t hidden;              // act (mlp_rows, F), for the gradient of W_down
   int64_t d_hidden;            // act (mlp_rows, F), where d_up cannot take its place: SwiGLU
-  int64_t normed2, d_normed2;  // act (M, C) each
+  int64_t normed2, d_normed2;  // act (tile_rows, C) each
   int64_t d_logits;            // act (M, experts)
   int64_t d_qkv;               // act (M, qkv_width)
   RoutingPlaces routing;
+  int64_t up;              // act (mlp_rows, up_width): of a tile
   int64_t d_weight;        // fp32 (mlp_rows): of the routing's weights
   int64_t dropped;         // act (M, C): a dropout's backward; empty without dropout
   int64_t t, dt;           // of LoraScratch
@@ -109,7 +120,8 @@ struct BlockWork {
         C(args.shape.C),
         in(args.shape),
         linear{.kernels = kernels,
-               .M = M,
+               .micro_batch_rows = M,
+               .rows = {0, M},
                .act_bytes = args.shape.act_bytes(),
                .weights = args.weights,
                .trainable_elems = args.trainable_elems,
@@ -136,9 +148,9 @@ struct BlockWork {
     return n.shift < 0 ? nullptr : gradient + n.shift;
   }
 
-  // The gradient through the dropout of a residual branch: dy itself without dropout.
-  const void* ThroughDropout(void* dy, int use, void* dropped) const {
-    const Dropout dropout = a.key.MakeDropout(s.residual_dropout, use, M * C);
+  // The gradient through the dropout of attention's residual branch: dy itself without dropout.
+  const void* ThroughDropout(void* dy, void* dropped) const {
+    const Dropout dropout = a.key.MakeDropout(s.residual_dropout, kAttentionProjectionDropoutUse, M * C);
     if (dropout.rate == 0) return dy;
     k.ApplyDropout({.n = M * C, .x = dy, .y = dropped, .dropout = dropout});
     return dropped;
@@ -165,6 +177,22 @@ struct BlockWork {
             .rows = Scratch(at.rows),
             .hidden = Scratch(at.hidden),
             .kernel = Scratch(at.kernel)};
+  }
+  struct FeedForwardPlaces {  // in bytes of the scratch
+    int64_t up = 0, normed = 0, hidden = 0;
+  };
+  FeedForwardContext FeedForward(const FeedForwardPlaces& at) const {
+    return {.kernels = k,
+            .shape = s,
+            .offsets = w(),
+            .linear = linear,
+            .norm = norm,
+            .norm_parameters = Parameters(w().mlp_norm),
+            .statistics = Norm2(),
+            .x = Inner(in.x_mid),
+            .up = s.is_tiled() ? Scratch(at.up) : Inner(in.up),
+            .normed = Scratch(at.normed),
+            .hidden = Scratch(at.hidden)};
   }
   double attention_scale() const { return 1 / std::sqrt(static_cast<double>(s.D)); }
   Dropout attention_dropout() const {
@@ -239,42 +267,14 @@ struct BlockWork {
   }
 };
 
-void MlpBackward(const BlockWork& b, const BackwardScratch& at, void* dy, float* gradient) {
-  const LayerShape& s = b.s;
-  const BlockOffsets& w = b.w();
-  void* d_up = b.Scratch(at.d_up);
-  void* hidden = b.Scratch(at.hidden);
-  void* kernel = b.Scratch(at.kernel);
-  const void* x_mid = b.Inner(b.in.x_mid);
-
-  const void* d_out = b.ThroughDropout(dy, kMlpProjectionDropoutUse, b.Scratch(at.dropped));
-  void* d_hidden = s.is_gated ? b.Scratch(at.d_hidden) : d_up;
-  const LinearGradient of_down = b.linear.GradientOf(w.down, d_out, b.C);
-  b.linear.BackwardInput(w.down, of_down, d_hidden);
-  if (s.is_gated) {  // its products have no biases
-    b.k.SwigluBackward(
-        {.M = b.M, .F = s.F, .gate_up = b.Inner(b.in.up), .dy = d_hidden, .dgate_up = d_up, .y = hidden});
-  } else {
-    b.k.ActivationBackward({.M = b.M,
-                            .N = s.F,
-                            .activation = s.activation,
-                            .x = b.Inner(b.in.up),
-                            .dy = d_up,
-                            .activated = hidden,
-                            .dbias = b.linear.BiasGradient(w.up.products.front(), gradient),
-                            .scratch = kernel});
-  }
-  b.linear.BackwardWeights(w.down, hidden, of_down, gradient);
-  b.linear.BackwardBiases(w.down, of_down, gradient, kernel);
-
-  void* normed = b.Scratch(at.normed2);
-  void* d_normed = b.Scratch(at.d_normed2);
-  b.norm.Again(b.Parameters(w.mlp_norm), x_mid, b.Norm2(), normed);
-  const LinearGradient of_up = b.linear.GradientOf(w.up, d_up, s.up_width());
-  b.linear.BackwardWeights(w.up, normed, of_up, gradient);
-  b.linear.BackwardInput(w.up, of_up, d_normed, s.adds_to_normed ? dy : nullptr);
-  b.norm.Backward(b.Parameters(w.mlp_norm), d_normed, x_mid, b.Norm2(), s.adds_to_normed ? nullptr : dy, dy,
-                  gradient + w.mlp_norm.scale, BlockWork::Shift(gradient, w.mlp_norm), kernel);
+void FeedForwardBackward(const BlockWork& b, const BackwardScratch& at, void* dy, float* gradient) {
+  b.FeedForward({.up = at.up, .normed = at.normed2, .hidden = at.hidden})
+      .Backward({.d_up = b.Scratch(at.d_up),
+                 .d_hidden = b.Scratch(at.d_hidden),
+                 .d_normed = b.Scratch(at.d_normed2),
+                 .dropped = b.Scratch(at.dropped),
+                 .kernel = b.Scratch(at.kernel)},
+                dy, gradient);
 }
 
 void ExpertsBackward(const BlockWork& b, const BackwardScratch& at, void* dy, float* gradient) {
@@ -301,7 +301,7 @@ void AttentionPartBackward(const BlockWork& b, const BackwardScratch& at, const 
   void* d_qkv = b.Scratch(at.d_qkv);
   void* kernel = b.Scratch(at.kernel);
 
-  const void* d_out = b.ThroughDropout(dx, kAttentionProjectionDropoutUse, b.Scratch(at.dropped));
+  const void* d_out = b.ThroughDropout(dx, b.Scratch(at.dropped));
   const LinearGradient of_out = b.linear.GradientOf(w.attention_out, d_out, b.C);
   b.linear.BackwardInput(w.attention_out, of_out, d_o);
   b.linear.BackwardWeights(w.attention_out, b.Inner(b.in.o), of_out, gradient);
@@ -370,7 +370,7 @@ BlockInner::BlockInner(const LayerShape& shape) {
   norm2_mean = layout.Take(mean_bytes);
   norm2_rstd = layout.Take(row_bytes);
   router = layout.Take(shape.rows_bytes(shape.experts.num));
-  up = layout.Take(shape.mlp_bytes(shape.up_width()));
+  up = layout.Take(shape.is_tiled() ? 0 : shape.mlp_bytes(shape.up_width()));
   total_bytes = layout.total_bytes();
 }
 
@@ -423,34 +423,20 @@ void BlockForward(Kernels& kernels, const BlockArgs& args, const void* x, void* 
                     .residual = s.adds_to_normed ? normed : x,
                     .dropout = args.key.MakeDropout(s.residual_dropout, kAttentionProjectionDropoutUse, s.M() * s.C)});
 
+  if (!s.experts.are_on()) {
+    return b.FeedForward({.up = at.up, .normed = at.normed, .hidden = at.hidden}).Forward(y);
+  }
+  EPS_CHECK(s.is_gated && !s.adds_to_normed && s.residual_dropout == 0);
   b.norm.Forward(b.Parameters(w.mlp_norm), x_mid, b.Norm2(), normed);
-  if (s.experts.are_on()) {
-    EPS_CHECK(s.is_gated && !s.adds_to_normed && s.residual_dropout == 0);
-    return b.Experts({.routing = at.routing, .rows = at.rows, .hidden = at.hidden, .kernel = at.kernel})
-        .Forward(normed, x_mid, y);
-  }
-  void* up = b.Inner(in.up);
-  void* hidden = b.Scratch(at.hidden);
-  MatMulArgs up_epilogue;
-  if (!s.is_gated && y != nullptr) {
-    up_epilogue.epilogue = MatMulArgs::Epilogue::kActivation;
-    up_epilogue.activation = s.activation;
-    up_epilogue.activated = hidden;
-  }
-  b.linear.Forward(w.up, normed, {up, s.up_width()}, up_epilogue);
-  if (y == nullptr) return;
-  if (s.is_gated) kernels.Swiglu({.M = s.M(), .F = s.F, .gate_up = up, .y = hidden});
-  b.linear.Forward(w.down, hidden, {y, s.C},
-                   {.epilogue = MatMulArgs::Epilogue::kResidual,
-                    .residual = s.adds_to_normed ? normed : x_mid,
-                    .dropout = args.key.MakeDropout(s.residual_dropout, kMlpProjectionDropoutUse, s.M() * s.C)});
+  b.Experts({.routing = at.routing, .rows = at.rows, .hidden = at.hidden, .kernel = at.kernel})
+      .Forward(normed, x_mid, y);
 }
 
 void BlockBackward(Kernels& kernels, const BlockArgs& args, const void* x, void* dy, float* gradient) {
   const BackwardScratch at(args.shape);
   const BlockWork b(kernels, args, at.Lora(args));
   // After it dy is the gradient of x_mid.
-  args.shape.experts.are_on() ? ExpertsBackward(b, at, dy, gradient) : MlpBackward(b, at, dy, gradient);
+  args.shape.experts.are_on() ? ExpertsBackward(b, at, dy, gradient) : FeedForwardBackward(b, at, dy, gradient);
   AttentionPartBackward(b, at, x, dy, gradient);  // and now that of x
 }
 

@@ -10,7 +10,8 @@
 
 namespace eps::worker {
 
-// A transformer block of any family, of parts that LayerShape names; with experts experts.h has the last line:
+// A transformer block of any family, of parts that LayerShape names; feed_forward.h has the last two lines, with experts
+// experts.h the last one:
 //   n1    = norm1(x)
 //   x_mid = r1 + dropout1(attention(turned(n1 W_qkv + b_qkv)) W_o + b_o)
 //   n2    = norm2(x_mid)
@@ -33,7 +34,7 @@ struct BlockInner {  // in bytes of the inner slot
   int64_t x_mid;                   // act (M, C)
   int64_t norm2_mean, norm2_rstd;  // fp32 (M)
   int64_t router;                  // act (M, experts): logits
-  int64_t up;                      // act (mlp_rows, up_width): before GELU or SwiGLU
+  int64_t up;                      // act (mlp_rows, up_width): before GELU or SwiGLU; none where that is done in tiles
   int64_t total_bytes;
 };
 int64_t BlockForwardScratchBytes(const LayerShape& shape, const KernelSizes& kernels);

@@ -49,12 +49,6 @@ void CopyBase(const ModelSpec& model, const LayerSpec& layer, const std::vector<
   }
 }
 
-double Distance(const std::vector<float>& a, const std::vector<float>& b) {
-  double square = 0, size = 0;
-  for (size_t i = 0; i < a.size(); ++i) square += std::pow(a[i] - b[i], 2), size += std::pow(b[i], 2);
-  return std::sqrt(square / size);
-}
-
 // What forward and backward give, by the weights that the block has.
 std::vector<float> BothWays(BlockInArena& block) {
   float* gradient = block.TakeZeros(block.layer.num_elems);

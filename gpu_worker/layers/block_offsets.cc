@@ -153,7 +153,8 @@ LoraShape LoraShapeOf(const ModelSpec& model) {
       for (const Linear& l : linears->products) frozen_elems += elems_if_frozen(l);
       if (linears->adapters.empty()) continue;
       raise(shape.t_width, linears->t_width());
-      raise(shape.widest_input, linears->in());
+      const bool is_feed_forward = linears == &offsets.up || linears == &offsets.down;
+      raise(is_feed_forward ? shape.widest_feed_forward_input : shape.widest_input, linears->in());
       in_columns += static_cast<int64_t>(linears->adapters.size()) * linears->in();
       for (const Adapter& adapter : linears->adapters) out_columns += adapter.b.out;
     }

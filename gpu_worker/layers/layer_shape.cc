@@ -13,6 +13,7 @@ LayerShape MakeLayerShape(const ModelSpec& spec, const BatchShape& batch, Dtype 
   LayerShape shape;
   shape.B = batch.micro_batch;
   shape.has_documents = batch.has_documents;
+  shape.feed_forward_tile = batch.feed_forward_tile;
   shape.T = model.context;
   shape.C = model.d_model;
   shape.H = model.num_heads;
@@ -47,9 +48,11 @@ LayerShape MakeLayerShape(const ModelSpec& spec, const BatchShape& batch, Dtype 
 }
 
 LayerShape MakeLayerShape(const ModelSpec& model, const RunConfig& run, Dtype compute) {
-  LayerShape shape =
-      MakeLayerShape(model, {.micro_batch = run.batch.micro_batch, .has_documents = run.data.has_documents()},
-                     run.precision.wire, compute);
+  LayerShape shape = MakeLayerShape(model,
+                                    {.micro_batch = run.batch.micro_batch,
+                                     .has_documents = run.data.has_documents(),
+                                     .feed_forward_tile = run.batch.feed_forward_tile},
+                                    run.precision.wire, compute);
   shape.preferences = run.preferences;
   return shape;
 }

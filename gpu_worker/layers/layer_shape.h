@@ -25,7 +25,8 @@ struct LoraShape {
   double scale = 1;
   double dropout = 0;
   int64_t t_width = 0;       // columns of t (linear.h) of one input
-  int64_t widest_input = 0;  // of those that enter adapters
+  int64_t widest_input = 0;  // of those that enter adapters of the attention part
+  int64_t widest_feed_forward_input = 0;
   // Over all adapters of a block, what comes in and what comes out; of that behind the activation alone, both.
   int64_t in_columns = 0, out_columns = 0, down_columns = 0;
   int64_t frozen_elems = 0;  // of a block's products
@@ -58,6 +59,8 @@ struct LayerShape {
   int64_t num_classes = 0;      // a classifier's; 0: a language model
   bool has_documents = false;   // samples of several documents
   int64_t window = 0;           // of attention; 0: none
+  // Rows that the feed-forward part computes at a time (BatchConfig); 0, or no fewer than M: all at once. Not with experts.
+  int64_t feed_forward_tile = 0;
   ExpertsShape experts;
   PreferenceConfig preferences;  // of a run
   LoraShape lora;
@@ -75,13 +78,17 @@ struct LayerShape {
   int64_t num_labels() const { return is_classifier() ? B : M(); }
   int64_t q_width() const { return H * D; }
   int64_t qkv_width() const { return (H + 2 * kv_heads) * D; }
-  int64_t up_width() const { return is_gated ? 2 * F : F; }                              // gate and up, or up alone
-  int64_t mlp_rows() const { return experts.are_on() ? M() * experts.per_token : M(); }  // of the feed-forward part
+  int64_t up_width() const { return is_gated ? 2 * F : F; }  // gate and up, or up alone
+  bool is_tiled() const { return feed_forward_tile > 0 && feed_forward_tile < M(); }
+  int64_t tile_rows() const { return is_tiled() ? feed_forward_tile : M(); }
+  // Of the feed-forward part, at a time.
+  int64_t mlp_rows() const { return experts.are_on() ? M() * experts.per_token : tile_rows(); }
   bool expands() const { return wire != compute; }
   // Whether a block's weights are brought to the compute dtype as a whole, before its kernels run.
   bool expands_blocks() const { return expands() || quantized_elems > 0; }
   int64_t act_bytes() const { return SizeOf(compute); }
   int64_t rows_bytes(int64_t width) const { return M() * width * act_bytes(); }  // act (M, width)
+  int64_t tile_bytes(int64_t width) const { return tile_rows() * width * act_bytes(); }
   int64_t mlp_bytes(int64_t width) const { return mlp_rows() * width * act_bytes(); }
   int64_t boundary_bytes() const { return rows_bytes(C); }
   // What a micro-batch consists of: token ids, labels, types of tokens (has_types), what its sequences are by the model
@@ -104,6 +111,7 @@ struct LayerShape {
 struct BatchShape {
   int64_t micro_batch = 1;
   bool has_documents = false;
+  int64_t feed_forward_tile = 0;
 };
 LayerShape MakeLayerShape(const ModelSpec& model, const BatchShape& batch, Dtype wire, Dtype compute);
 // A run's.
@@ -145,6 +153,13 @@ struct ElemRange {
 std::vector<ElemRange> ZeroedGradientRanges(const ModelSpec& model, const LayerSpec& layer);
 LayerSizes SizesOf(const ModelSpec& model, const LayerSpec& layer, const LayerShape& shape, const KernelSizes& kernels);
 
+// Rows [first, end) of a micro-batch.
+struct RowRange {
+  int64_t first = 0, end = 0;
+
+  int64_t num_rows() const { return end - first; }
+};
+
 // Which micro-batch a layer runs: all that its random numbers depend on.
 struct MicroBatchKey {
   uint64_t seed = 0;
@@ -154,13 +169,13 @@ struct MicroBatchKey {
   int64_t micro_batch = 0;  // its place within the vnode
   bool training = true;     // false: no dropout
 
-  // The dropout number `use` of the layer, over an array of `num_elems` elements a micro-batch. A
-  // micro-batch's elements start at a multiple of 4 because one counter makes four numbers.
-  Dropout MakeDropout(double rate, int use, int64_t num_elems) const {
+  // The dropout number `use` of the layer, over an array of `num_elems` elements a micro-batch, of which it begins at
+  // `first`, a multiple of 4. A micro-batch's elements start at a multiple of 4 because one counter makes four numbers.
+  Dropout MakeDropout(double rate, int use, int64_t num_elems, int64_t first = 0) const {
     Dropout dropout;
     dropout.rate = training ? rate : 0;
     dropout.key = RandomKey{.seed = seed, .step = step.value(), .vnode = vnode, .layer = layer.value(), .use = use};
-    dropout.first_element = micro_batch * RoundUp(num_elems, 4);
+    dropout.first_element = micro_batch * RoundUp(num_elems, 4) + first;
     return dropout;
   }
 };

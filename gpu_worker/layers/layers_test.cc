@@ -356,6 +356,7 @@ TEST(LayersTest, AMicroBatchsRandomNumbersDependOnItsPlaceInTheVnodeOnly) {
   const Dropout dropout = key.MakeDropout(0.1, 2, 10);
   EXPECT_EQ(dropout.first_element, 36);  // 3 * 10 rounded up to 12, as elements come in fours
   EXPECT_EQ(dropout.key.use, 2);
+  EXPECT_EQ(key.MakeDropout(0.1, 2, 10, 8).first_element, 44) << "from its element 8 on";
   MicroBatchKey sampling = key;
   sampling.training = false;
   EXPECT_EQ(sampling.MakeDropout(0.1, 2, 10).rate, 0);
@@ -375,6 +376,25 @@ TEST(LayersTest, SizesDoNotDependOnDepth) {
   // 9 C numbers a token: qkv, attention output, x_mid, 4 C of the MLP; and rows of statistics.
   const int64_t act = shape.M() * 64 * 4, rows = shape.M() * 4;
   EXPECT_EQ(a.inner_bytes, 9 * act + 4 * rows + 4 * rows);
+}
+
+TEST(LayersTest, InTilesWhatIsWiderThanTheModelIsOfOneTileAlone) {
+  const ModelSpec model =
+      BuildModel({.num_layers = 1, .d_model = 64, .num_heads = 4, .context = 4096, .vocab = 256}).value();
+  const auto sizes = [&](int64_t tile) {
+    const BatchShape batch{.micro_batch = 2, .feed_forward_tile = tile};
+    return SizesOf(model, model.layers[1], MakeLayerShape(model, batch, Dtype::kBf16, Dtype::kF32), CpuKernelSizes());
+  };
+  const LayerSizes whole = sizes(0), tiled = sizes(64), of_all_rows = sizes(2 * 4096);
+  const int64_t column = 2 * 4096 * 64 * 4;  // act (M, C)
+  EXPECT_EQ(of_all_rows.inner_bytes, whole.inner_bytes);
+  EXPECT_EQ(of_all_rows.backward_scratch_bytes, whole.backward_scratch_bytes);
+  EXPECT_EQ(tiled.inner_bytes, whole.inner_bytes - 4 * column);
+  // `up` and `hidden` of a tile.
+  EXPECT_EQ(tiled.forward_scratch_bytes, whole.forward_scratch_bytes - 4 * column + 2 * 4 * column / 128);
+  // The gradients of `up` and `hidden`, of which a tile's share memory with those of the attention part.
+  EXPECT_EQ(tiled.backward_scratch_bytes,
+            whole.backward_scratch_bytes - (4 + 4) * column + (3 + 3) * column + 4 * column / 128);
 }
 
 }  // namespace

@@ -73,6 +73,9 @@ struct LayerCase {
   ModelConfig config;
   int64_t micro_batch = 1;
   Dtype wire = Dtype::kF32;
+  int64_t feed_forward_tile = 0;
+
+  BatchShape batch() const { return {.micro_batch = micro_batch, .feed_forward_tile = feed_forward_tile}; }
 };
 inline std::vector<LayerCase> Cases() {
   std::vector<LayerCase> cases;
@@ -148,9 +151,22 @@ inline std::vector<LayerCase> CasesWithAdapters() {
   }
   return cases;
 }
+// Those of several tiles of the feed-forward part, of which the last one may be smaller. 16 rows begin aligned.
+inline std::vector<LayerCase> CasesInTiles() {
+  std::vector<LayerCase> cases;
+  for (const std::vector<LayerCase>& some : {Cases(), CasesWithAdapters()}) {
+    for (LayerCase c : some) {
+      c.feed_forward_tile = 16;
+      if (c.config.experts.are_on() || c.micro_batch * c.config.context <= c.feed_forward_tile) continue;
+      cases.push_back(c);
+    }
+  }
+  return cases;
+}
 inline std::vector<LayerCase> AllCases() {
   std::vector<LayerCase> cases = Cases();
   for (const LayerCase& c : CasesWithAdapters()) cases.push_back(c);
+  for (const LayerCase& c : CasesInTiles()) cases.push_back(c);
   return cases;
 }
 
@@ -164,11 +180,18 @@ inline bool AllFinite(const float* values, int64_t n) {
   return true;
 }
 
+// Of a from b, in parts of b.
+inline double Distance(const std::vector<float>& a, const std::vector<float>& b) {
+  double square = 0, size = 0;
+  for (size_t i = 0; i < a.size(); ++i) square += std::pow(a[i] - b[i], 2), size += std::pow(b[i], 2);
+  return std::sqrt(square / size);
+}
+
 // The first block of a model, once: weights and x are small numbers, all else is as GuardedArena::Take leaves it.
 struct BlockInArena {
   BlockInArena(const ModelSpec& model, const LayerCase& c)
       : layer(model.layers[1]),
-        shape(MakeLayerShape(model, {.micro_batch = c.micro_batch}, c.wire, Dtype::kF32)),
+        shape(MakeLayerShape(model, c.batch(), c.wire, Dtype::kF32)),
         sizes(SizesOf(model, layer, shape, CpuKernelSizes())),
         boundary_elems(shape.M() * shape.C),
         weights(arena.TakeFloats(layer.num_elems)),

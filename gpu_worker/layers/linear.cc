@@ -35,8 +35,15 @@ int64_t Linears::t_width() const {
   return adapters.empty() ? 0 : adapters.back().t_column + RoundUp(adapters.back().b.in, kTAlignElems);
 }
 
+LinearContext LinearContext::Of(RowRange other) const {
+  LinearContext context = *this;
+  context.rows = other;
+  context.starts_gradient = starts_gradient && other.first == 0;
+  return context;
+}
+
 MatMulArgs LinearContext::Product(const Linear& l, const void* x, int64_t ldx, const LinearOutput& output) const {
-  return {.M = M,
+  return {.M = M(),
           .N = l.out,
           .K = l.in,
           .a = x,
@@ -51,13 +58,13 @@ MatMulArgs LinearContext::Product(const Linear& l, const void* x, int64_t ldx, c
 
 Dropout LinearContext::DropoutOf(const Linears& linears) const {
   EPS_CHECK(linears.dropout_use >= 0);
-  return key.MakeDropout(lora.dropout, linears.dropout_use, M * linears.in());
+  return key.MakeDropout(lora.dropout, linears.dropout_use, micro_batch_rows * linears.in(), rows.first * linears.in());
 }
 
 const void* LinearContext::AdaptersInput(const Linears& linears, const void* x) const {
   const Dropout dropout = DropoutOf(linears);
   if (dropout.rate == 0) return x;
-  kernels.ApplyDropout({.n = M * linears.in(), .x = x, .y = scratch.dropped, .dropout = dropout});
+  kernels.ApplyDropout({.n = M() * linears.in(), .x = x, .y = scratch.dropped, .dropout = dropout});
   return scratch.dropped;
 }
 
@@ -106,7 +113,7 @@ void LinearContext::Forward(const Linears& linears, const void* x,
 LinearGradient LinearContext::GradientOf(const Linears& linears, const void* dy, int64_t ld) const {
   for (const Adapter& adapter : linears.adapters) {
     const Linear& b = adapter.b;
-    kernels.MatMul({.M = M,
+    kernels.MatMul({.M = M(),
                     .N = b.in,
                     .K = b.out,
                     .a = At(dy, b.first_column * act_bytes),
@@ -124,7 +131,7 @@ void LinearContext::BackwardInput(const Linears& linears, const LinearGradient& 
                                   const void* residual) const {
   bool is_first = true;
   const auto add = [&](const Linear& l, const void* d_out, int64_t ld) {
-    MatMulArgs product = {.M = M,
+    MatMulArgs product = {.M = M(),
                           .N = l.in,
                           .K = l.out,
                           .a = At(d_out, l.first_column * act_bytes),
@@ -146,7 +153,7 @@ void LinearContext::BackwardInput(const Linears& linears, const LinearGradient& 
   for (const Linear& a : linears.as) add(a, scratch.dt, scratch.t_width);
   if (!linears.adapters.empty()) {
     const Dropout dropout = DropoutOf(linears);
-    if (dropout.rate > 0) kernels.ApplyDropout({.n = M * linears.in(), .x = dx, .y = dx, .dropout = dropout});
+    if (dropout.rate > 0) kernels.ApplyDropout({.n = M() * linears.in(), .x = dx, .y = dx, .dropout = dropout});
   }
   for (const Linear& l : linears.products) add(l, gradient.dy, gradient.ld);
 }
@@ -171,7 +178,7 @@ void LinearContext::BackwardWeight(const Linear& l, const void* x, int64_t ldx, 
   if (!trains(l)) return;
   const void* columns = At(dy, l.first_column * act_bytes);
   MatMulArgs product = {
-      .K = M, .trans_a = true, .c = to + l.weight, .c_is_gradient = true, .accumulate = !starts_gradient};
+      .K = M(), .trans_a = true, .c = to + l.weight, .c_is_gradient = true, .accumulate = !starts_gradient};
   product.M = l.is_out_in ? l.out : l.in;
   product.N = l.is_out_in ? l.in : l.out;
   product.a = l.is_out_in ? columns : x;
@@ -187,7 +194,7 @@ void LinearContext::BackwardBiases(const Linears& linears, const LinearGradient&
   for (const Linear& l : linears.products) {
     float* out = BiasGradient(l, to);
     if (out == nullptr) continue;
-    kernels.ColumnSum({.M = M,
+    kernels.ColumnSum({.M = M(),
                        .N = l.out,
                        .ld = gradient.ld,
                        .x = At(gradient.dy, l.first_column * act_bytes),

@@ -64,10 +64,12 @@ struct LoraScratch {
   int64_t t_width = 0;      // elements between rows of t and of dt
 };
 
-// All of one micro-batch of M rows; x (M, in) is dense. Weights are in the compute dtype, whose elements have act_bytes.
+// Rows of one micro-batch, all or some, which are the M below; x (M, in) is dense. Weights are in the compute dtype, whose
+// elements have act_bytes.
 struct LinearContext {
   Kernels& kernels;
-  int64_t M = 0;
+  int64_t micro_batch_rows = 0;  // that dropout counts over
+  RowRange rows;
   int64_t act_bytes = 4;
   const void* weights = nullptr;  // of the layer
   int64_t trainable_elems = 0;    // what lies from there on is frozen
@@ -76,6 +78,9 @@ struct LinearContext {
   LoraShape lora;
   bool has_adapters = true;  // false: forward alone, as if there were none
   LoraScratch scratch;
+
+  // The same for others of the rows: by rising rows, as those that begin the micro-batch start its gradient.
+  LinearContext Of(RowRange other) const;
 
   // y = x w + b + t B^T, for each product. `last` has the epilogue with which y is done; of several products there is none.
   void Forward(const Linears& linears, const void* x, const LinearOutput& output, const MatMulArgs& last = {}) const;
@@ -97,6 +102,7 @@ struct LinearContext {
   float* BiasGradient(const Linear& linear, float* to) const;
 
  private:
+  int64_t M() const { return rows.num_rows(); }
   // y = x w + b, of any Linear: a product's, an A's or a B's.
   MatMulArgs Product(const Linear& linear, const void* x, int64_t ldx, const LinearOutput& output) const;
   Dropout DropoutOf(const Linears& linears) const;

@@ -85,7 +85,8 @@ TEST_F(Bf16Linear, WhatAdaptersAddIsNotRoundedAway) {
     random_.seed(11);
     const LinearContext context{
         .kernels = device_->kernels(),
-        .M = kRows,
+        .micro_batch_rows = kRows,
+        .rows = {0, kRows},
         .act_bytes = 2,
         .weights = Put(slot),
         .scratch = {.t = Put(Values(kRows * kRank)), .dt = Put(Values(kRows * kRank)), .t_width = kRank}};

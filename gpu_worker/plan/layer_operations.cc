@@ -24,10 +24,12 @@ LayerOperations BlockOperations(const LayerShape& s) {
   LayerOperations operations;
   operations.forward = products + adapters + attention;
   operations.recompute = operations.forward - down - thin(s.lora.down_columns);
+  if (s.is_tiled()) operations.recompute -= up;  // and its adapters, which are counted on
   // Each product twice, with the gradient, but of what is frozen beside adapters, and x A^T once more; attention's backward
   // makes its weights again: five products for two.
   operations.backward =
       2 * products - 2 * rows * static_cast<double>(s.lora.frozen_elems) + 2 * adapters + as + 2.5 * attention;
+  if (s.is_tiled()) operations.backward += up;
   const int64_t columns = 8 * s.C + 2 * s.qkv_width() + 3 * s.up_width();
   // What enters adapters is read by them, too, and what they add to is written twice and read once more.
   const int64_t adapters_columns = s.lora.in_columns * (s.lora.dropout > 0 ? 3 : 1) + 2 * s.lora.out_columns;

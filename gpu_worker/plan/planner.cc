@@ -16,6 +16,8 @@
 namespace eps::worker {
 namespace {
 
+constexpr int64_t kUsualTile = 4096;  // of a feed-forward part: its products are still large
+
 // What the user could change, each with the cap that would then do.
 std::string Suggestions(const PlanRequest& request, int64_t needed_bytes) {
   std::vector<std::string> lines;
@@ -40,6 +42,11 @@ std::string Suggestions(const PlanRequest& request, int64_t needed_bytes) {
   suggest("relay.weight_slots: 1", [](RunConfig& run) { run.relay.weight_slots = 1; });
   const int fewest = request.run->sequences_per_sample();
   suggest(absl::StrCat("batch.micro_batch: ", fewest), [fewest](RunConfig& run) { run.batch.micro_batch = fewest; });
+  const int64_t tile = request.run->batch.feed_forward_tile;
+  if (!request.run->model.experts.are_on() && (tile == 0 || tile > kUsualTile)) {
+    suggest(absl::StrCat("batch.feed_forward_tile: ", kUsualTile),
+            [](RunConfig& run) { run.batch.feed_forward_tile = kUsualTile; });
+  }
   PlanRequest alone = request, more_host = request;
   alone.max_group_members = 1;
   suggest_request("relay.group_members: 1", alone);

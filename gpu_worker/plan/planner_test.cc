@@ -471,6 +471,14 @@ TEST(PlannerTest, WhatDoesNotFitSaysWhatToChange) {
               StatusIs(absl::StatusCode::kResourceExhausted,
                        absl::StrCat("relay.inner: RECOMPUTE (", recompute.Smallest(), " bytes)")));
   EXPECT_THAT(run.Plan(1), StatusIs(absl::StatusCode::kResourceExhausted, "relay.weight_slots: 1"));
+  constexpr absl::string_view kInTiles = "batch.feed_forward_tile: 4096 (";
+  EXPECT_FALSE(absl::StrContains(run.Plan(1).status().message(), kInTiles)) << "it has 64 rows";
+  TestRun longer, in_tiles;
+  longer.run.model.context = in_tiles.run.model.context = 16384;
+  in_tiles.run.batch.feed_forward_tile = 4096;
+  EXPECT_THAT(longer.Plan(1),
+              StatusIs(absl::StatusCode::kResourceExhausted, absl::StrCat(kInTiles, in_tiles.Smallest(), " bytes)")));
+  EXPECT_FALSE(absl::StrContains(in_tiles.Plan(1).status().message(), kInTiles));
   // The room for a group is the request's: a worker that can join none plans without.
   TestRun alone;
   PlanRequest group = alone.Request(1);

@@ -46,8 +46,7 @@ class StepCostsTest : public ::testing::Test {
     }
   }
   LayerShape Shape() const {
-    return MakeLayerShape(BuildModel(run_.model).value(), {.micro_batch = run_.batch.micro_batch}, run_.precision.wire,
-                          CpuKernelSizes().compute_dtype);
+    return MakeLayerShape(BuildModel(run_.model).value(), run_, CpuKernelSizes().compute_dtype);
   }
   // Of the first block.
   double Seconds(Kind kind) const { return SecondsOf({.kind = kind, .layer = LayerId(1)}); }
@@ -77,6 +76,24 @@ TEST_F(StepCostsTest, AnotherShapeIsScaledByItsOperationsAndBytes) {
   EXPECT_FALSE(IsExact());
   EXPECT_DOUBLE_EQ(Seconds(Kind::kForward), 3 * 0.25);
   EXPECT_DOUBLE_EQ(Seconds(Kind::kBackward), 3 * 0.5);
+}
+
+TEST_F(StepCostsTest, InTilesBackwardMakesAgainWhatRecomputeLeavesOut) {
+  run_.model.d_model = 1024;
+  run_.batch.micro_batch = 4;  // 128 rows
+  Measure();
+  run_.batch.feed_forward_tile = 128;
+  EXPECT_TRUE(IsExact()) << "all rows";
+  run_.batch.feed_forward_tile = 64;
+  EXPECT_FALSE(IsExact());
+  // Of 12 products as large as attention's last, forward, 8 are recomputed as a whole, and 4 in tiles; 24 become 28.
+  EXPECT_EQ(Seconds(Kind::kForward), 0.25);
+  EXPECT_NEAR(Seconds(Kind::kRecompute), 0.125 * 4 / 8, 0.005);
+  EXPECT_NEAR(Seconds(Kind::kBackward), 0.5 * 28 / 24, 0.005);
+  Measure();
+  EXPECT_TRUE(IsExact());
+  run_.batch.feed_forward_tile = 0;
+  EXPECT_FALSE(IsExact()) << "measured in tiles";
 }
 
 TEST_F(StepCostsTest, OfSeveralShapesTheNearestIsScaled) {

@@ -63,6 +63,8 @@ constexpr std::array<std::pair<const char*, int64_t LayerShape::*>, 2> kOptional
     {"classes", &LayerShape::num_classes},
     {"window", &LayerShape::window},
 }};
+// A member of a block's shape whose feed-forward part is computed in tiles.
+constexpr char kFeedForwardTile[] = "feed_forward_tile";
 // A member of a block's shape that has some.
 constexpr char kQuantizedElems[] = "quantized_elems";
 constexpr char kQuantizedFormat[] = "quantized_format";
@@ -111,6 +113,9 @@ Json LayerToJson(const LayerTimes& times) {
   for (const auto& [name, field] : kRates) shape[name] = times.shape.*field;
   shape["wire"] = NameOf(times.shape.wire);
   shape["compute"] = NameOf(times.shape.compute);
+  if (times.kind == LayerKind::kBlock && times.shape.is_tiled()) {
+    shape[kFeedForwardTile] = times.shape.feed_forward_tile;
+  }
   if (times.kind == LayerKind::kBlock && times.shape.quantized_elems > 0) {
     shape[kQuantizedElems] = times.shape.quantized_elems;
     shape[kQuantizedFormat] = std::string(NameOf(times.shape.quantized_format.value()));
@@ -211,6 +216,9 @@ absl::StatusOr<LayerTimes> LayerFromJson(const Json& json, size_t index) {
   for (const auto& [name, field] : kRates) times.shape.*field = of.Number(*shape, name, 0, 1);
   times.shape.wire = of.ReadDtype(*shape, "wire");
   times.shape.compute = of.ReadDtype(*shape, "compute");
+  if (shape->contains(kFeedForwardTile)) {
+    times.shape.feed_forward_tile = of.Integer(*shape, kFeedForwardTile, 1, kWidest);
+  }
   if (shape->contains(kQuantizedElems)) {
     times.shape.quantized_elems = of.Integer(*shape, kQuantizedElems, 0, kMostElems);
     // Profiles of before there was another format do not say which.

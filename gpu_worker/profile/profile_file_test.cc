@@ -57,6 +57,20 @@ TEST(ProfileFileTest, AShapeWithoutAdaptersSaysNothingOfThemAndOneWithSaysAll) {
   }
 }
 
+TEST(ProfileFileTest, ATileThatIsSmallerThanAMicroBatchIsReadAsItWasWritten) {
+  Profile profile = NominalProfile("cpu");
+  LayerShape& shape = profile.layers[1].shape;
+  shape.feed_forward_tile = shape.M();
+  EXPECT_THAT(ProfileToJson(profile), Not(HasSubstr("feed_forward_tile")));
+  shape.feed_forward_tile = 64;
+  const std::string good = ProfileToJson(profile);
+  ASSERT_OK_AND_ASSIGN(const Profile read, ProfileFromJson(good));
+  EXPECT_EQ(read.layers[1].shape.feed_forward_tile, 64);
+  EXPECT_THAT(
+      ProfileFromJson(absl::StrReplaceAll(good, {{"\"feed_forward_tile\": 64", "\"feed_forward_tile\": 0.5"}})),
+      StatusIs(absl::StatusCode::kInvalidArgument, "layers[1].shape.feed_forward_tile: 0.5, must be a number from 1"));
+}
+
 TEST(ProfileFileTest, ExpertsAreReadAsTheyWereWritten) {
   Profile profile = NominalProfile("cpu");
   EXPECT_THAT(ProfileToJson(profile), Not(HasSubstr("experts")));

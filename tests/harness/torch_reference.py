@@ -22,6 +22,13 @@ if STEPS < WARMUP + 2:
 TOLERANCE = 1e-4
 
 
+def in_tiles():
+    """Arguments of a run whose batch has the same sequences, and several tiles in each micro-batch."""
+    batch = {"virtual_nodes": 2, "micro_batches": 1, "micro_batch": VNODES * MICRO_BATCHES * MICRO_BATCH // 2,
+             "feed_forward_tile": 64}
+    return [arg for field, value in batch.items() for arg in ("--set", f"batch.{field}={value}")]
+
+
 def learning_rate(step, decay):
     if step < WARMUP:
         return PEAK * (step + 1) / WARMUP

@@ -1,6 +1,7 @@
 """Against PyTorch: folders of the Llama family, fp32, every loss and every exported weight within 1e-4."""
 
 from torch_llama_run import LlamaReference
+from torch_reference import in_tiles
 
 
 class TorchLlamaTest(LlamaReference):
@@ -19,6 +20,9 @@ class TorchLlamaTest(LlamaReference):
         self.matches("odd", {"hidden_size": 30, "num_attention_heads": 3, "num_key_value_heads": 3, "head_dim": 6,
                              "intermediate_size": 37, "tie_word_embeddings": True, "attention_bias": True},
                      None, "LINEAR", "--workers", 2, "--set", "relay.inner=RECOMPUTE")
+
+    def test_llama_with_a_feed_forward_part_in_tiles_on_two_workers(self):
+        self.matches("tiles", {"intermediate_size": 37}, None, "LINEAR", "--workers", 2, *in_tiles())
 
     def test_mistral_with_a_sliding_window_and_a_context_below_its_own(self):
         self.matches("mistral", {"model_type": "mistral", "sliding_window": 7, "head_dim": 16,

@@ -2,6 +2,7 @@
 
 from eps_run import long
 from torch_gpt2_run import LAYERS, Gpt2Reference
+from torch_reference import in_tiles
 
 
 class TorchTest(Gpt2Reference):
@@ -13,6 +14,9 @@ class TorchTest(Gpt2Reference):
 
     def test_losses_and_weights_with_exact_clipping(self):
         self.compare(0.5, "COSINE")
+
+    def test_losses_and_weights_with_a_feed_forward_part_in_tiles(self):
+        self.compare(0.5, "COSINE", *in_tiles())
 
     def test_losses_and_weights_with_frozen_tensors_and_exact_clipping(self):
         self.compare(0.3, "COSINE", freeze=("transformer.w*", "transformer.h.0.*", "*.1.attn.*", "*.2.ln_1.weight"))

@@ -64,6 +64,10 @@ class BitsTest(SystemTest):
                  "qkv_bias": True, "qk_norm": True, "sliding_window": 20, "attention_dropout": 0.1}
         self.variants({"model": shape})
 
+    def test_a_feed_forward_part_in_tiles_gives_the_same_bits_however_the_run_is_carried_out(self):
+        # Of 224 rows three have 64, and one 32.
+        self.variants({"model": {"residual_dropout": 0.1}, "batch": {"micro_batch": 7, "feed_forward_tile": 64}})
+
     def scales(self, out):
         lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
         return [(line["loss_scale"], line["skipped"]) for line in lines]
