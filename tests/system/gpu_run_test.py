@@ -520,7 +520,7 @@ class RunTest(Scripts):
         return {name: part["state"] for name, part in report.parts.items()}, clock.now - began
 
     def test_what_is_prepared_for_a_short_session_begins(self):
-        """docs/status.md has these calls, and what parts are thought to take."""
+        """docs/gpu-results.md has these calls, and what parts are thought to take."""
         thought = {"timed": 8, "ceilings": 28, "bert-large": 95, "gpt-7b": 85, "gpt-7b-80gib": 60, "largest": 90,
                    "gpt-1.3b": 120}
         for slow in ({}, {"timed": 10, "gpt-7b": 125}, {"gpt-7b-80gib": 80, "largest": 110}):
