@@ -383,9 +383,14 @@ int64_t BlockBackwardScratchBytes(const LayerShape& shape, const KernelSizes& ke
   const int64_t M = shape.M();
   const BlockOffsets largest = SizesOnly(shape);
   int64_t kernel =
-      std::max({NormScratchBytes(shape.has_mean, M, shape.C, kernels), LinearScratchBytes(largest.qkv, M, kernels),
-                LinearScratchBytes(largest.up, M, kernels), LinearScratchBytes(largest.down, M, kernels),
-                kernels.attention_backward(shape.B, shape.T, shape.H, shape.D), RouteScratchBytes(shape, kernels)});
+      std::max(kernels.attention_backward(shape.B, shape.T, shape.H, shape.D), RouteScratchBytes(shape, kernels));
+  // Of all rows, of a tile, and of the last tile, as more rows may want less.
+  for (const int64_t rows : {M, shape.tile_rows(), M % shape.tile_rows()}) {
+    if (rows == 0) continue;
+    kernel = std::max({kernel, NormScratchBytes(shape.has_mean, rows, shape.C, kernels),
+                       LinearScratchBytes(largest.qkv, rows, kernels), LinearScratchBytes(largest.up, rows, kernels),
+                       LinearScratchBytes(largest.down, rows, kernels)});
+  }
   if (shape.has_qk_norm) kernel = std::max(kernel, kernels.rms_norm_backward(M * shape.H, shape.D));
   return BackwardScratch(shape).kernel + kernel;
 }

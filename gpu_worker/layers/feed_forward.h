@@ -28,17 +28,18 @@ struct FeedForwardContext {
   const void* x = nullptr;    // act (M, C)
   void* up = nullptr;         // act (tile_rows, up_width), before `act`; of the inner slot, with several tiles scratch
   void* normed = nullptr;     // act (tile_rows, C): scratch
-  void* hidden = nullptr;     // act (tile_rows, F): scratch, which may be `normed` in backward
+  void* hidden = nullptr;     // act (tile_rows, F): scratch
 
   // y: act (M, C). y == null: only what the inner slot has.
   void Forward(void* y) const;
 
-  struct BackwardArrays {      // scratch
+  // Scratch. `normed` and `d_normed` may lie where `hidden` and `d_hidden` do: they do not live at the same time.
+  struct BackwardArrays {
     void* d_up = nullptr;      // act (tile_rows, up_width)
     void* d_hidden = nullptr;  // act (tile_rows, F); not read where there is no gate
-    void* d_normed = nullptr;  // act (tile_rows, C); may be d_hidden
+    void* d_normed = nullptr;  // act (tile_rows, C)
     void* dropped = nullptr;   // act (tile_rows, C); not read without dropout
-    void* kernel = nullptr;    // the kernels' own, of tile_rows rows
+    void* kernel = nullptr;    // the kernels' own, as much as any tile's rows want
   };
   // dy: act (M, C), in: of y, out: of x. gradient: the layer's slot.
   void Backward(const BackwardArrays& arrays, void* dy, float* gradient) const;

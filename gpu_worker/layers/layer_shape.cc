@@ -13,7 +13,6 @@ LayerShape MakeLayerShape(const ModelSpec& spec, const BatchShape& batch, Dtype 
   LayerShape shape;
   shape.B = batch.micro_batch;
   shape.has_documents = batch.has_documents;
-  shape.feed_forward_tile = batch.feed_forward_tile;
   shape.T = model.context;
   shape.C = model.d_model;
   shape.H = model.num_heads;
@@ -32,6 +31,7 @@ LayerShape MakeLayerShape(const ModelSpec& spec, const BatchShape& batch, Dtype 
   shape.window = model.sliding_window;
   shape.experts = {
       .num = model.experts.num, .per_token = model.experts.per_token, .normalizes = model.experts.normalizes};
+  shape.SetFeedForwardTile(batch.feed_forward_tile);
   shape.lora = LoraShapeOf(spec);
   for (const BlobSpec& blob : spec.blobs) {
     if (blob.is_quantized()) shape.quantized_elems = std::max(shape.quantized_elems, blob.num_elems);

@@ -1,6 +1,7 @@
 #ifndef EPS_GPU_WORKER_LAYERS_LAYER_SHAPE_H_
 #define EPS_GPU_WORKER_LAYERS_LAYER_SHAPE_H_
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -59,7 +60,8 @@ struct LayerShape {
   int64_t num_classes = 0;      // a classifier's; 0: a language model
   bool has_documents = false;   // samples of several documents
   int64_t window = 0;           // of attention; 0: none
-  // Rows that the feed-forward part computes at a time (BatchConfig); 0, or no fewer than M: all at once. Not with experts.
+  // Rows that the feed-forward part computes at a time (BatchConfig), fewer than a micro-batch of the run has; 0: all. A
+  // shorter text that is sampled has one tile of all its rows, as memory is laid out for tiles.
   int64_t feed_forward_tile = 0;
   ExpertsShape experts;
   PreferenceConfig preferences;  // of a run
@@ -79,8 +81,10 @@ struct LayerShape {
   int64_t q_width() const { return H * D; }
   int64_t qkv_width() const { return (H + 2 * kv_heads) * D; }
   int64_t up_width() const { return is_gated ? 2 * F : F; }  // gate and up, or up alone
-  bool is_tiled() const { return feed_forward_tile > 0 && feed_forward_tile < M(); }
-  int64_t tile_rows() const { return is_tiled() ? feed_forward_tile : M(); }
+  bool is_tiled() const { return feed_forward_tile > 0; }
+  int64_t tile_rows() const { return is_tiled() ? std::min(feed_forward_tile, M()) : M(); }
+  // One that has all rows, or more, is none; nor has one with experts any.
+  void SetFeedForwardTile(int64_t rows) { feed_forward_tile = rows < M() && !experts.are_on() ? rows : 0; }
   // Of the feed-forward part, at a time.
   int64_t mlp_rows() const { return experts.are_on() ? M() * experts.per_token : tile_rows(); }
   bool expands() const { return wire != compute; }

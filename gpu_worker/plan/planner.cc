@@ -1,5 +1,7 @@
 #include "gpu_worker/plan/planner.h"
 
+#include <algorithm>
+#include <array>
 #include <limits>
 #include <string>
 #include <vector>
@@ -16,7 +18,8 @@
 namespace eps::worker {
 namespace {
 
-constexpr int64_t kUsualTile = 4096;  // of a feed-forward part: its products are still large
+// Of a feed-forward part: its products are still large. The first that is a part of the rows is suggested.
+constexpr std::array<int64_t, 2> kUsualTiles = {4096, 1024};
 
 // What the user could change, each with the cap that would then do.
 std::string Suggestions(const PlanRequest& request, int64_t needed_bytes) {
@@ -42,10 +45,13 @@ std::string Suggestions(const PlanRequest& request, int64_t needed_bytes) {
   suggest("relay.weight_slots: 1", [](RunConfig& run) { run.relay.weight_slots = 1; });
   const int fewest = request.run->sequences_per_sample();
   suggest(absl::StrCat("batch.micro_batch: ", fewest), [fewest](RunConfig& run) { run.batch.micro_batch = fewest; });
-  const int64_t tile = request.run->batch.feed_forward_tile;
-  if (!request.run->model.experts.are_on() && (tile == 0 || tile > kUsualTile)) {
-    suggest(absl::StrCat("batch.feed_forward_tile: ", kUsualTile),
-            [](RunConfig& run) { run.batch.feed_forward_tile = kUsualTile; });
+  for (const int64_t tile : kUsualTiles) {
+    const int64_t now = request.run->batch.feed_forward_tile,
+                  rows = request.run->batch.micro_batch * request.run->model.context;
+    if (request.run->model.experts.are_on() || tile >= (now == 0 ? rows : std::min(now, rows))) continue;
+    suggest(absl::StrCat("batch.feed_forward_tile: ", tile),
+            [tile](RunConfig& run) { run.batch.feed_forward_tile = tile; });
+    break;
   }
   PlanRequest alone = request, more_host = request;
   alone.max_group_members = 1;

@@ -478,7 +478,11 @@ TEST(PlannerTest, WhatDoesNotFitSaysWhatToChange) {
   in_tiles.run.batch.feed_forward_tile = 4096;
   EXPECT_THAT(longer.Plan(1),
               StatusIs(absl::StatusCode::kResourceExhausted, absl::StrCat(kInTiles, in_tiles.Smallest(), " bytes)")));
-  EXPECT_FALSE(absl::StrContains(in_tiles.Plan(1).status().message(), kInTiles));
+  EXPECT_THAT(in_tiles.Plan(1), StatusIs(absl::StatusCode::kResourceExhausted, "batch.feed_forward_tile: 1024 ("));
+  in_tiles.run.batch.feed_forward_tile = 1024;
+  EXPECT_FALSE(absl::StrContains(in_tiles.Plan(1).status().message(), "feed_forward_tile"));
+  longer.run.model.context = 2048;  // of two sequences
+  EXPECT_THAT(longer.Plan(1), StatusIs(absl::StatusCode::kResourceExhausted, "batch.feed_forward_tile: 1024 ("));
   // The room for a group is the request's: a worker that can join none plans without.
   TestRun alone;
   PlanRequest group = alone.Request(1);

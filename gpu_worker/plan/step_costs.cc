@@ -311,10 +311,10 @@ bool HaveSameTimes(LayerKind kind, const LayerShape& a, const LayerShape& b) {
     return std::tuple(s.B, s.T, s.C, s.act_bytes(), SizeOf(s.wire), s.has_documents, s.residual_dropout > 0);
   };
   const auto of_block = [](const LayerShape& s) {
-    return std::tuple(s.H, s.kv_heads, s.D, s.F, s.tile_rows(), s.experts.num, s.experts.per_token, s.is_causal, s.is_gated,
-                      s.is_rotary, s.has_qk_norm, s.window, s.attention_dropout > 0, s.lora.rank, s.lora.in_columns,
-                      s.lora.out_columns, s.lora.down_columns, s.lora.frozen_elems, s.lora.dropout > 0,
-                      s.quantized_elems, s.quantized_format);
+    return std::tuple(s.H, s.kv_heads, s.D, s.F, s.tile_rows(), s.experts.num, s.experts.per_token, s.is_causal,
+                      s.is_gated, s.is_rotary, s.has_qk_norm, s.window, s.attention_dropout > 0, s.lora.rank,
+                      s.lora.in_columns, s.lora.out_columns, s.lora.down_columns, s.lora.frozen_elems,
+                      s.lora.dropout > 0, s.quantized_elems, s.quantized_format);
   };
   if (of_all(a) != of_all(b)) return false;
   if (kind == LayerKind::kBlock) return of_block(a) == of_block(b);

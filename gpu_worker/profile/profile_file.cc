@@ -216,9 +216,6 @@ absl::StatusOr<LayerTimes> LayerFromJson(const Json& json, size_t index) {
   for (const auto& [name, field] : kRates) times.shape.*field = of.Number(*shape, name, 0, 1);
   times.shape.wire = of.ReadDtype(*shape, "wire");
   times.shape.compute = of.ReadDtype(*shape, "compute");
-  if (shape->contains(kFeedForwardTile)) {
-    times.shape.feed_forward_tile = of.Integer(*shape, kFeedForwardTile, 1, kWidest);
-  }
   if (shape->contains(kQuantizedElems)) {
     times.shape.quantized_elems = of.Integer(*shape, kQuantizedElems, 0, kMostElems);
     // Profiles of before there was another format do not say which.
@@ -236,6 +233,10 @@ absl::StatusOr<LayerTimes> LayerFromJson(const Json& json, size_t index) {
       of_experts.Fail("per_token", absl::StrCat(experts.per_token), absl::StrCat("at most num, ", experts.num));
     }
     EPS_RETURN_IF_ERROR(of_experts.status());
+  }
+  if (shape->contains(kFeedForwardTile)) {
+    times.shape.SetFeedForwardTile(of.Integer(*shape, kFeedForwardTile, 1, kWidest));
+    EPS_RETURN_IF_ERROR(of.status());
   }
   if (!shape->contains(kLora)) return times;
   Reader of_lora(absl::StrCat("layers[", index, "].shape.", kLora, "."));

@@ -60,7 +60,7 @@ TEST(ProfileFileTest, AShapeWithoutAdaptersSaysNothingOfThemAndOneWithSaysAll) {
 TEST(ProfileFileTest, ATileThatIsSmallerThanAMicroBatchIsReadAsItWasWritten) {
   Profile profile = NominalProfile("cpu");
   LayerShape& shape = profile.layers[1].shape;
-  shape.feed_forward_tile = shape.M();
+  shape.SetFeedForwardTile(shape.M());
   EXPECT_THAT(ProfileToJson(profile), Not(HasSubstr("feed_forward_tile")));
   shape.feed_forward_tile = 64;
   const std::string good = ProfileToJson(profile);

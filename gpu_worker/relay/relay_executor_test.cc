@@ -426,13 +426,20 @@ TEST_F(RelayExecutorTest, OnCudaLengthsOfTextsAreRoundedUpWhichNoLogitSees) {
   Use(run);
   std::unique_ptr<InProcessStore> store = NewStore();
   Worker cpu(model_, run_, {}, *store), cuda(model_, run_, {.cuda = Dtype::kF32}, *store);
+  // Memory is laid out for tiles, of which a shorter text has one.
+  RunConfig run_in_tiles = run_;
+  run_in_tiles.batch.feed_forward_tile = 192;
+  Worker cpu_in_tiles(model_, run_in_tiles, {}, *store);
+  Worker cuda_in_tiles(model_, run_in_tiles, {.cuda = Dtype::kF32}, *store);
   ASSERT_EQ(cpu.device->properties().length_multiple, 1);
   ASSERT_EQ(cuda.device->properties().length_multiple, 128);
-  for (const size_t length : {1u, 127u, 128u, 129u, 200u}) {
+  for (const size_t length : {1u, 127u, 128u, 129u, 190u, 200u}) {
     const std::vector<int32_t> tokens(all_.vnodes[0].tokens.begin(), all_.vnodes[0].tokens.begin() + length);
     ASSERT_OK_AND_ASSIGN(const std::vector<float> want, cpu.executor->NextTokenLogits(ReadVersion(kStep), tokens));
-    ASSERT_OK_AND_ASSIGN(const std::vector<float> got, cuda.executor->NextTokenLogits(ReadVersion(kStep), tokens));
-    for (size_t v = 0; v < want.size(); ++v) EXPECT_LE(std::abs(got[v] - want[v]), 1e-4) << length << " " << v;
+    for (const Worker* worker : {&cuda, &cpu_in_tiles, &cuda_in_tiles}) {
+      ASSERT_OK_AND_ASSIGN(const std::vector<float> got, worker->executor->NextTokenLogits(ReadVersion(kStep), tokens));
+      for (size_t v = 0; v < want.size(); ++v) EXPECT_LE(std::abs(got[v] - want[v]), 1e-4) << length << " " << v;
+    }
   }
 }
 

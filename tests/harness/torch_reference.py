@@ -24,7 +24,7 @@ TOLERANCE = 1e-4
 
 def in_tiles():
     """Arguments of a run whose batch has the same sequences, and several tiles in each micro-batch."""
-    batch = {"virtual_nodes": 2, "micro_batches": 1, "micro_batch": VNODES * MICRO_BATCHES * MICRO_BATCH // 2,
+    batch = {"virtual_nodes": 2, "micro_batches": 2, "micro_batch": VNODES * MICRO_BATCHES * MICRO_BATCH // 4,
              "feed_forward_tile": 64}
     return [arg for field, value in batch.items() for arg in ("--set", f"batch.{field}={value}")]
 
